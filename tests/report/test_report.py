@@ -42,8 +42,8 @@ from cclfp.report.tables import VERDICTS, Content, Table, count_verdicts, enviro
 from cclfp.report.text import render, to_csv
 from cclfp.runs.configuration import show_value
 from cclfp.runs.results import Result
-from cclfp.runs.settings import configurations, make_grid
-from cclfp.runs.store import Store, StoredRow
+from cclfp.runs.settings import configurations
+from cclfp.runs.store import Store
 
 PDFLATEX = shutil.which("pdflatex")
 GOLDEN = Path(__file__).parent / "golden"
@@ -174,7 +174,7 @@ def test_each_command_trains_the_runs_of_its_number(
             name: [v == "on" for v in values] if name == "augment" else values
             for name, values in asked["settings"].items()
         }
-        (made,) = make_grid(asked["names"], asked["problem"], settings)
+        (made,) = configurations(asked["names"], asked["problem"], settings=settings)
         assert [made.key(seed) for seed in range(asked["seeds"])] == [record["key"] for record in result.runs]
         used = asked["execution"]
         assert (used.engine, used.precision, used.device, used.threads) == ("eager", "float32", "cpu", 1)
@@ -232,13 +232,16 @@ def test_numbers_with_runs_of_other_code_are_marked_and_explained(store: Store, 
     assert cells == [("accuracy", "ER-Res."), ("accuracy", "FDR"), ("buffer", "ER-Res."), ("own", "0")]
 
 
-def test_a_record_is_read_once(store: Store) -> None:
-    """One that several tables show too: a bad one is told once."""
+def test_a_bad_record_is_left_out_with_one_note(store: Store) -> None:
+    """Also where several tables would show it."""
     store.add(made_up_record(cell_of("accuracy", "ER-Res.", "rotated-mnist", "domain"), 0))
     write(store.path, "UPDATE runs SET average_accuracy = 99")
-    bad: list[StoredRow] = []
-    collect(Store(store.path, on_bad=bad.append), [0])
-    assert len(bad) == 1
+    notes: list[Event] = []
+    content = collect(store, [0], on_event=notes.append)
+    assert not content.runs
+    (note,) = notes
+    assert isinstance(note, Note)
+    assert "1 record is bad and left out" in note.text
 
 
 # One's own runs -------------------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ def print_plan(study: Study, json: bool) -> None:
         {"missing": missing, "replica_steps": total, "plan": plan},
         *([Table(columns, rows, "To be trained, the longest runs first")] if plan else []),
         f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {study.store}",
-        *explain_other_code(stored, mark=""),
+        *(text.removeprefix(f"{OTHER_CODE} ") for text in explain_other_code(stored)),  # the table has no marks
         f"{missing} runs to train, {total:,} replica-steps",
     )
 

@@ -20,10 +20,9 @@ from cclfp.paper.tuning import tune
 from cclfp.runs.code import device_name
 from cclfp.runs.configuration import method_labels
 from cclfp.runs.execution import Execution
-from cclfp.runs.fields import field_names, from_keywords
 from cclfp.runs.jobs import Job, check_seeds, cost, make_jobs, take_shard
 from cclfp.runs.pool import local_executor
-from cclfp.runs.problem import MEMORY, Problem
+from cclfp.runs.problem import MEMORY, Problem, field_names, from_keywords
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
 from cclfp.runs.run import run_jobs

@@ -31,7 +31,6 @@ NEUTRAL = ("core/files.py", "core/workers.py", "learner/use_images.py", "streams
 OTHER_CODE = "‡"  # marks numbers that other code than this has made
 OTHER_CODE_RISK = "their numbers may not be those of this code"
 OTHER_CODE_HINT = f"{OTHER_CODE_RISK}; --other-code retrain trains them again"
-MOST_VERSIONS = 3  # that a message names
 
 
 def code(configuration: Mapping[str, Any]) -> dict[str, str]:
@@ -63,10 +62,8 @@ def made_by(record: Record) -> str:
 def describe_other_code(records: Collection[Record]) -> str:
     """How many of these runs are of other code, and of which versions; empty if none is."""
     others = [made_by(record) for record in records if is_other_code(record)]
-    versions = list(dict.fromkeys(others))
-    shown = "; ".join(versions[:MOST_VERSIONS])
-    shown += f"; {more} more" if (more := len(versions[MOST_VERSIONS:])) else ""
-    return f"{len(others)} of {len(records)} runs are of other code ({shown})" if others else ""
+    versions = "; ".join(dict.fromkeys(others))
+    return f"{len(others)} of {len(records)} runs are of other code ({versions})" if others else ""
 
 
 @functools.cache
@@ -92,7 +89,7 @@ def device_name(device: str) -> str:
     information = Path("/proc/cpuinfo")
     text = information.read_text(errors="replace") if information.exists() else ""
     named = re.search(r"^model name\s*: (\S.*)", text, re.MULTILINE)
-    return named[1] if named else platform.processor() or platform.machine()
+    return named[1] if named else platform.machine()
 
 
 @functools.cache
@@ -136,8 +133,10 @@ def _shape_of(part: Any) -> str:
     Newer versions of Python have more fields. Constants that stand alone, such as docstrings, are prose. Strings are
     written in ASCII, because versions do not agree on which characters can be printed.
     """
+    if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
+        return ""
     if isinstance(part, list):
-        return ", ".join(_shape_of(one) for one in part if not _is_prose(one))
+        return ", ".join(filter(None, map(_shape_of, part)))
     if not isinstance(part, ast.AST):
         return ascii(part)
     fields = {name: value for name, value in ast.iter_fields(part) if name != "ctx" and value is not None}
@@ -147,7 +146,3 @@ def _shape_of(part: Any) -> str:
         fields["exc"] = part.exc.func
     shapes = {name: shape for name, value in fields.items() if (shape := _shape_of(value))}
     return f"{type(part).__name__}({', '.join(f'{name}={shape}' for name, shape in shapes.items())})"
-
-
-def _is_prose(statement: Any) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

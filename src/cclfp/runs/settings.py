@@ -21,8 +21,7 @@ from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets.backbones import Backbone, is_convolutional, parse_backbone
 from cclfp.runs.configuration import PROTOCOL, Configuration, expect, is_whole, replays
 from cclfp.runs.execution import Execution
-from cclfp.runs.fields import field_names, from_keywords
-from cclfp.runs.problem import MEMORY, Problem
+from cclfp.runs.problem import MEMORY, Problem, field_names, from_keywords
 from cclfp.streams.benchmarks import BENCHMARKS, Benchmark, get_benchmark
 
 SMALLEST = 32  # pixels; a crop of a smaller image is shifted by more than a quarter of it
@@ -51,28 +50,24 @@ def read_keywords(
 
 def configurations(
     methods: Sequence[str],
-    benchmark: str,
+    problem: Problem | str,
     scenario: str | None = None,
     *,
     settings: Settings | None = None,
-    **problem: Any,
+    **fields: Any,
 ) -> list[Configuration]:
-    """All combinations of the methods and the settings' values, on a benchmark and with other fields of a problem.
+    """All combinations of the methods and the settings' values. A problem may be given by its benchmark and ``fields``.
+
+    A setting is a hyperparameter, or ``batch``, ``replay``, ``epochs`` or ``augment``. It applies to the methods that
+    have it. What is not set comes from the preset, else from the benchmark's and then the method's defaults.
 
     >>> [c.hyperparameters["w"] for c in configurations(["ccl-fp"], "split-mnist", settings={"w": [0.1, 0.3]})]
     [0.1, 0.3]
     """
-    return make_grid(methods, Problem(benchmark, scenario=scenario, **problem), settings)
-
-
-def make_grid(methods: Sequence[str], problem: Problem, settings: Settings | None = None) -> list[Configuration]:
-    """All combinations of the methods and the settings' values.
-
-    A setting is a hyperparameter, or ``batch``, ``replay``, ``epochs`` or ``augment``. It applies to the methods that
-    have it. What is not set comes from the preset, else from the benchmark's and then the method's defaults.
-    """
+    if isinstance(problem, str):
+        problem = Problem(problem, scenario=scenario, **fields)
     benchmark = get_benchmark(str(problem.benchmark))
-    scenario = benchmark.scenarios[0] if problem.scenario is None else problem.scenario
+    scenario = problem.scenario or benchmark.scenarios[0]
     tasks = None if problem.tasks is None else check_whole("tasks", problem.tasks, at_least=1)
     order, sizes = benchmark.split_into(tasks, problem.class_order)
     usual_psi = parse_backbone(benchmark.backbone)
@@ -106,7 +101,7 @@ def make_grid(methods: Sequence[str], problem: Problem, settings: Settings | Non
 
 def make_one(method: str, problem: Problem, settings: Mapping[str, float] | None = None) -> Configuration:
     """The configuration with these settings, and the usual values of those that are not given."""
-    (found,) = make_grid([method], problem, {name: [value] for name, value in (settings or {}).items()})
+    (found,) = configurations([method], problem, settings={name: [v] for name, v in (settings or {}).items()})
     return found
 
 

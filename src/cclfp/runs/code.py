@@ -26,8 +26,6 @@ PACKAGE = Path(__file__).parents[1]
 # The folders and files that train. What a run is comes from its configuration, which its key is of.
 FILES = ("losses.py", "metrics.py", "schedules.py", "transforms.py", "runs/training.py")
 TRAINS = ("core/", "data/", "engine/", "learner/", "nets/", "streams/", *FILES)
-# Files in these folders that no number depends on.
-NEUTRAL = ("core/files.py", "core/workers.py", "learner/use_images.py", "streams/pictures.py")
 OTHER_CODE = "‡"  # marks numbers that other code than this has made
 OTHER_CODE_RISK = "their numbers may not be those of this code"
 OTHER_CODE_HINT = f"{OTHER_CODE_RISK}; --other-code retrain trains them again"
@@ -100,14 +98,9 @@ def fingerprint(method: str | None, package: Path = PACKAGE) -> str:
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
-        if trains(name) or name in own:
+        if name.startswith(TRAINS) or name in own:
             digest.update(f"{name}\0{read_code(path)}\0".encode())
     return digest.hexdigest()[:16]
-
-
-def trains(file: str) -> bool:
-    """Whether numbers depend on a file, which is no method's."""
-    return file.startswith(TRAINS) and file not in NEUTRAL
 
 
 def _with_imported_methods(names: set[str], package: Path) -> set[str]:

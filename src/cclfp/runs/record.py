@@ -220,13 +220,3 @@ def _agree(given: Any, wanted: Any) -> bool:
     if isinstance(wanted, float):
         return is_number(given) and math.isclose(given, wanted, rel_tol=1e-9, abs_tol=1e-6)
     return type(given) is type(wanted) and bool(given == wanted)
-
-
-# -- comparison ---------------------------------------------------------------------------------------------------
-
-
-def difference(record: Record, old: Record, where: str) -> str:
-    """How a record differs from another record of the same run, which is in ``where``."""
-    names = [name for name in FIELDS if dict(record).get(name) != dict(old).get(name)]
-    run = f"{record['method']} on {record['benchmark']} ({record['scenario']}), seed {record['seed']}"
-    return f"{run} (key {record['key']}) has another record in {where}, which differs in {', '.join(names)}"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from cclfp.core.files import check_output, chosen_by, home, real_file, write_file
 from cclfp.errors import InputError, reason_of
 from cclfp.metrics import count_of
-from cclfp.runs.record import SCHEMA, VERSION, Record, difference, from_line, from_row, to_line, to_row
+from cclfp.runs.record import FIELDS, SCHEMA, VERSION, Record, from_line, from_row, to_line, to_row
 
 TIMEOUT = 60  # seconds to wait for other processes
 APPLICATION = 0x0CC1_F900  # marks the file as ours
@@ -202,8 +202,11 @@ class Store:
                 elif (known := self._record_of(found[0])) == record:
                     duplicates.append(place)
                 else:
-                    what = difference(record, known, places.get(record["key"], str(self.path)))
-                    raise InputError(f"{place}: {what}: nothing was added; leave out one of the two")
+                    differ = ", ".join(name for name in FIELDS if dict(record).get(name) != dict(known).get(name))
+                    run = f"{record['method']} on {record['benchmark']} ({record['scenario']}), seed {record['seed']}"
+                    where = places.get(record["key"], self.path)
+                    text = f"{place}: {run} (key {record['key']}) has another record in {where}, which differs in"
+                    raise InputError(f"{text} {differ}: nothing was added; leave out one of the two")
         return duplicates
 
     def delete(self, rows: Sequence[StoredRow]) -> None:

@@ -67,7 +67,7 @@ def configurations(
     if isinstance(problem, str):
         problem = Problem(problem, scenario=scenario, **fields)
     benchmark = get_benchmark(str(problem.benchmark))
-    scenario = problem.scenario or benchmark.scenarios[0]
+    scenario = benchmark.scenarios[0] if problem.scenario is None else problem.scenario
     tasks = None if problem.tasks is None else check_whole("tasks", problem.tasks, at_least=1)
     order, sizes = benchmark.split_into(tasks, problem.class_order)
     usual_psi = parse_backbone(benchmark.backbone)
@@ -86,11 +86,8 @@ def configurations(
     for name in dict.fromkeys(methods):
         kind = get_method(name)
         kind.check_scenario(scenario)
-        own = {
-            "method": kind.name,
-            "method_file": refer("method", name) if is_reference(name) else None,
-            "buffer": memory if kind.schedule is not None else None,
-        }
+        file = refer("method", name) if is_reference(name) else None
+        own = {"method": kind.name, "method_file": file, "buffer": None if kind.schedule is None else memory}
         usual = _usual_settings(kind, benchmark, scenario, psi)
         chosen = {name: dict.fromkeys(values) for name, values in (settings or {}).items() if name in settings_of(kind)}
         for values in itertools.product(*chosen.values()):
@@ -236,8 +233,8 @@ def _checked(preset: Preset) -> Preset:
 
 
 def write_presets(several: Sequence[Preset], path: Path) -> None:
-    usual: list[tuple[str, Any]] = [("inherited", {}), ("halved", None)]  # is left out
-    written = [dict(item for item in vars(preset).items() if item not in usual) for preset in several]
+    rare = ("inherited", "halved")  # are left out where a preset has none
+    written = [{name: v for name, v in vars(preset).items() if v or name not in rare} for preset in several]
     write_file(path, (json.dumps(written, indent=2) + "\n").encode())
 
 

@@ -92,10 +92,6 @@ class Store:
     With ``read_only`` no file is left beside it, and it may be on a read-only medium. A bad record raises an
     InputError when it is asked for. A file whose structure is damaged is refused, unless ``damaged`` allows it: to
     look at the rows that remain, and to delete the bad ones.
-
-    >>> import tempfile
-    >>> Store(Path(tempfile.mkdtemp()) / "runs.sqlite").records()
-    []
     """
 
     def __init__(self, path: Path, *, read_only: bool = False, damaged: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""The code that the numbers of a run depend on, as a fingerprint: records and checkpoints have that of their code.
+"""The fingerprint of the code that the numbers of a run depend on, which records and checkpoints have.
 
-It is of the syntax trees of all files that train, but of the methods only of the run's own, with what it imports of
-the others. Comments, docstrings, the texts of errors, line breaks and the version of Python do not count.
+It covers the syntax trees of all files that train. Of the methods it covers the run's own and those that it imports.
+Comments, docstrings, the texts of errors, line breaks and the version of Python do not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cclfp.methods import METHODS
 from cclfp.runs.record import Record
 
 PACKAGE = Path(__file__).parents[1]
-# The folders and files that train. What a run is comes from its configuration, which its key is of.
+# The folders and files that train. What a run is comes from its configuration, which is part of its key.
 FILES = ("losses.py", "metrics.py", "schedules.py", "transforms.py", "runs/training.py")
 TRAINS = ("core/", "data/", "engine/", "learner/", "nets/", "streams/", *FILES)
 OTHER_CODE = "‡"  # marks numbers that other code than this has made

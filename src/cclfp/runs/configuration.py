@@ -22,7 +22,7 @@ from cclfp.streams.benchmarks import BENCHMARKS, MOST_CLASSES, Benchmark, ClassO
 # What is the same for all settings of a method where it is trained.
 PLACE = ("method", "method_file", "buffer", "benchmark", "scenario", "class_order", "tasks", "backbone")
 SHOWN = 8  # characters of a file's checksum
-# What refer makes of a user's file; its path has no characters that a terminal or a database would not take.
+# The form of what refer makes of a user's file. Its path has only characters that terminals and databases accept.
 FILE = {"file": r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\.py", "object": r"[^\W\d]\w*", "sha256": "[0-9a-f]{64}"}
 
 
@@ -223,10 +223,8 @@ def show_value(value: float) -> str:
 
 def method_labels(configurations: Sequence[Configuration]) -> list[str]:
     """The name of the method of each configuration; ``half@3fa2b1c0`` where several versions have one name."""
-    versions: dict[str, set[str]] = {}
-    for c in configurations:
-        versions.setdefault(c.method, set()).add(c.method_version)
-    return [c.method_version if len(versions[c.method]) > 1 else c.method for c in configurations]
+    names = [method for method, _ in {(c.method, c.method_version) for c in configurations}]
+    return [c.method_version if names.count(c.method) > 1 else c.method for c in configurations]
 
 
 # -- values from files --------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ class Result:
     def is_joint(self) -> bool:
         """Whether its method trains on all tasks at once: an upper bound.
 
-        Of a user's own method, whose file may not be there, the runs tell: they tested nothing between the tasks.
+        The file of a user's own method may be missing. Its runs tell instead: they tested nothing between the tasks.
         """
         if self.configuration.method_file is None:
             return METHODS[self.configuration.method].joint

@@ -72,7 +72,7 @@ def configurations(
     order, sizes = benchmark.split_into(tasks, problem.class_order)
     usual_psi = parse_backbone(benchmark.backbone)
     psi = usual_psi if problem.backbone is None else parse_backbone(problem.backbone)
-    common = {
+    common: dict[str, Any] = {
         "benchmark": benchmark.name,
         "scenario": scenario,
         "class_order": order,
@@ -87,12 +87,12 @@ def configurations(
         kind = get_method(name)
         kind.check_scenario(scenario)
         file = refer("method", name) if is_reference(name) else None
-        own = {"method": kind.name, "method_file": file, "buffer": None if kind.schedule is None else memory}
+        buffer = None if kind.schedule is None else memory
         usual = _usual_settings(kind, benchmark, scenario, psi)
         chosen = {name: dict.fromkeys(values) for name, values in (settings or {}).items() if name in settings_of(kind)}
         for values in itertools.product(*chosen.values()):
             given = _as_fields(kind, scenario, usual | dict(zip(chosen, values, strict=True)))
-            found.append(Configuration.from_dict({**common, **own, **given}))
+            found.append(Configuration(method=kind.name, method_file=file, buffer=buffer, **common, **given))
     return found
 
 

@@ -50,9 +50,9 @@ def default_store() -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Whether the store exists; InputError where a path is that of something else, such as a folder or another file.
+    """Whether the store exists; InputError where the path names something else, such as a folder or another file.
 
-    An empty file is none yet: a process was killed before it made the table, or is about to.
+    An empty file is no store yet: a process was killed before it made the table, or is about to make it.
     """
     file, *journals = files_of(path)
     with _usable(path):
@@ -251,7 +251,7 @@ class Store:
 
 @contextlib.contextmanager
 def _writing(database: sqlite3.Connection) -> Iterator[None]:
-    """Write all or nothing: whoever leaves with an exception closes the connection, and so takes all back."""
+    """Write all or nothing: an exception closes the connection, which rolls everything back."""
     database.execute("BEGIN IMMEDIATE")
     yield
     database.execute("COMMIT")

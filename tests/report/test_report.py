@@ -34,6 +34,7 @@ from report_records import (
 
 from cclfp.data import import_images
 from cclfp.errors import InputError, RunError
+from cclfp.events import Event, Note
 from cclfp.methods import METHODS
 from cclfp.paper import TABLES, TIMING_SEED, cells
 from cclfp.report import collect, write_report
@@ -233,15 +234,16 @@ def test_numbers_with_runs_of_other_code_are_marked_and_explained(store: Store, 
 
 
 def test_a_bad_record_is_left_out_with_one_note(store: Store) -> None:
-    """Also where several tables would show it."""
+    """Also where several tables would show it. Where nobody listens, it is an error."""
     store.add(made_up_record(cell_of("accuracy", "ER-Res.", "rotated-mnist", "domain"), 0))
     write(store.path, "UPDATE runs SET average_accuracy = 99")
-    notes: list[Event] = []
-    content = collect(store, [0], on_event=notes.append)
-    assert not content.runs
-    (note,) = notes
+    events: list[Event] = []
+    assert collect(store, [0], on_event=events.append).runs == 0
+    (note,) = events
     assert isinstance(note, Note)
-    assert "1 record is bad and left out" in note.text
+    assert note.text.startswith(f"warning: 1 bad record in {store.path} left out: cclfp runs check ")
+    with pytest.raises(InputError, match="has a bad record"):
+        collect(store, [0])
 
 
 # One's own runs -------------------------------------------------------------------------------------------------------

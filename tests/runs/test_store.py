@@ -116,9 +116,12 @@ def test_a_database_that_is_no_store_is_left_alone(change: str, tmp_path: Path) 
     [
         ("", "is a folder: expected the path of a file"),
         (".", "is a folder: expected the path of a file"),
+        (":memory:", "records are kept in a file, not in memory"),
+        ("file:x?mode=memory", "records are kept in a file, not in memory"),
         ("/dev/zero", "is a device, a pipe or a socket"),
         ("pipe", "is a device, a pipe or a socket"),
         ("loop", "is a symbolic link that leads back to itself"),
+        ("dangling", "is a symbolic link to .*nowhere, which does not exist"),
         ("byte", "cannot be used as a store of runs: file is not a database"),
         ("log", "log-wal is not a regular file"),
     ],
@@ -130,15 +133,23 @@ def test_only_a_regular_file_is_a_store(
     os.mkfifo("pipe")
     os.mkfifo("log-wal")
     Path("loop").symlink_to("loop")
+    Path("dangling").symlink_to("nowhere")
     Path("byte").write_text("x" * 2000)
     for read_only in (True, False):
         with pytest.raises(InputError, match=message):
             Store(Path(name), read_only=read_only)
-    for command in ("runs", "runs check", "runs delete --bad --yes", "report --out out", "run er split-mnist"):
-        answer = cli(*command.split(), "--store", name)
+    for command in (
+        ["runs"],
+        ["runs", "check"],
+        ["runs", "delete", "--bad", "--yes"],
+        ["report", "--out", "out"],
+        ["run", "er", "split-mnist"],
+    ):
+        answer = cli(*command, "--store", name)
         assert (answer.code, answer.out) == (2, "")
         assert re.search(message, answer.err)
     assert Path("byte").read_text() == "x" * 2000
+    assert not Path("nowhere").exists()
     with pytest.raises(InputError, match="cannot be used as a store of runs"):
         Store(Path("byte/below"))
 

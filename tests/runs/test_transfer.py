@@ -221,14 +221,16 @@ def test_a_mutated_record_is_refused_or_the_same(number: int, random: Random) ->
 WRONG = [
     *((line, "line 5: ") for line in ("\n", "{", "[1, 2]", "null", '"text"', "[" * 100_000)),
     ("\ud800", "cannot be read"),
+    (None, "is empty"),
 ]
 
 
 @pytest.mark.parametrize(("content", "message"), WRONG)
 def test_a_file_with_a_line_that_is_no_record_is_refused(
-    content: str, message: str, exported: Path, tmp_path: Path
+    content: str | None, message: str, exported: Path, tmp_path: Path
 ) -> None:
-    exported.write_bytes((exported.read_text() + content).encode(errors="surrogatepass"))
+    lines = "" if content is None else exported.read_text() + content
+    exported.write_bytes(lines.encode(errors="surrogatepass"))
     with pytest.raises(InputError, match=message):
         import_runs([exported], tmp_path / "new" / "here.sqlite")
     assert not (tmp_path / "new").exists()

@@ -113,12 +113,15 @@ class Content:
 def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False, on_event: OnEvent = ignore) -> Content:
     """The content of the report for these seeds of a store; means and curves include diverged runs on request only.
 
-    Bad records are left out, with a note.
+    Bad records are left out, with a note. Where nobody listens, they are an InputError.
     """
-    rows = store.rows()
-    records = {row.key: row.record for row in rows if row.record is not None}
-    if warning := store.describe_bad(rows):
-        on_event(Note(warning))
+    if on_event is ignore:
+        records = {record["key"]: record for record in store.records()}
+    else:
+        rows = store.rows()
+        records = {row.key: row.record for row in rows if row.record is not None}
+        if warning := store.describe_bad(rows):
+            on_event(Note(warning))
     tables = [_papers_table(name, records, seeds, include_diverged) for name in TABLES]
     timed = gather_timings(run_time_cells(), records.get)
     in_tables = {run["key"] for table in tables for result in table.results for run in result.runs}

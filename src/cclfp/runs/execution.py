@@ -18,7 +18,7 @@ from typing import Any, cast
 from cclfp.core.arguments import check_whole
 from cclfp.core.workers import cores
 from cclfp.errors import InputError, unknown
-from cclfp.runs.problem import option
+from cclfp.runs.problem import documented, option
 
 ENGINES = {"eager": ("cpu", "cuda"), "traced": ("cpu",), "graph": ("cuda",)}  # and the devices they are for
 GONE = "compiled"  # an engine of earlier versions
@@ -29,6 +29,7 @@ MADE_WITH = ("engine", "precision", "device", "threads")  # what records and che
 PATHS = ("store", "save", "checkpoints")
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class Execution:
     """How and where runs are trained, and where their results are kept. Wrong values are refused at once."""

@@ -23,6 +23,13 @@ def option(default: Any, help: str, metavar: str | None = None) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "metavar": metavar})
 
 
+def documented(kind: type[T]) -> type[T]:
+    """The dataclass with the help of its fields in its docstring."""
+    fields = [f"    {field.name}: {field.metadata['help']}\n" for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    kind.__doc__ = f"{kind.__doc__}\n\n{''.join(fields)}"
+    return kind
+
+
 def field_names(kind: type) -> list[str]:
     """The names of a dataclass's fields."""
     return [field.name for field in dataclasses.fields(kind)]
@@ -40,6 +47,7 @@ def from_keywords(kind: type[T], given: T | None, keywords: Mapping[str, Any]) -
     return kind(**fields) if given is None else given, others
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """All that a run depends on, except the method, its settings and the seed: a benchmark or images, and the rest."""

@@ -52,8 +52,8 @@ def run(
         Hyperparameters, ``batch``, ``replay``, ``epochs`` and ``augment`` ("on" or "off"); a list of values makes a
         grid.
     problem, execution
-        What is learned, and how and where to train, each as one object. Or give their fields as keywords: they are the
-        options that ``cclfp run --help`` describes.
+        What is learned, and how and where to train, each as one object. Or give their fields as keywords, which
+        ``help(cclfp.Problem)`` and ``help(cclfp.Execution)`` describe.
     on_event
         Called with what happens: see :mod:`cclfp.events`.
 

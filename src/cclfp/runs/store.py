@@ -54,12 +54,16 @@ def exists(path: Path) -> bool:
 
     An empty file is no store yet: a process was killed before it made the table, or is about to make it.
     """
+    if str(path) == ":memory:" or str(path).startswith("file:"):
+        raise InputError(f"{path}: records are kept in a file, not in memory or by a URI: expected the path of a file")
     file, *journals = files_of(path)
     with _usable(path):
         for journal in journals:
             with contextlib.suppress(FileNotFoundError):  # none, or SQLite has just removed it
                 if not stat.S_ISREG(journal.lstat().st_mode):
                     raise OSError(f"{journal} is not a regular file")
+        if path.is_symlink() and not file.exists():
+            raise InputError(f"{path} is a symbolic link to {file}, which does not exist")
         found = file.exists() and file.stat().st_size > 0
         if found and not is_database(file):  # looked at in this order: one that is being made grows
             raise OSError("file is not a database")
@@ -300,7 +304,7 @@ def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[s
 
 def read_records(path: Path) -> Iterator[tuple[str, Record]]:
     """The records of a file, each with its place: the file and the line, or the key in a store."""
-    file = real_file(path)
+    file, number = real_file(path), 0
     try:
         if is_database(file):
             for record in Store(path, read_only=True).records():
@@ -315,3 +319,5 @@ def read_records(path: Path) -> Iterator[tuple[str, Record]]:
                     raise InputError(f"{place}: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {reason_of(error)}") from error
+    if not number:
+        raise InputError(f"{path} is empty: expected a run record on every line, as cclfp runs export writes them")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cclfp.cli import options
-from cclfp.cli.manage_runs import warn_of_bad
 from cclfp.cli.options import app, argument, command, flag, option, parse_list, parse_names, parse_seeds, parse_settings
 from cclfp.cli.output import Answer, attributes, print_text
 from cclfp.cli.progress import Progress
@@ -294,14 +293,12 @@ def report(
     from cclfp.runs.code import OTHER_CODE_RISK, is_other_code, made_by
     from cclfp.runs.jobs import check_seeds
     from cclfp.runs.results import explain_other_code
-    from cclfp.runs.store import Store, StoredRow
+    from cclfp.runs.store import Store
 
-    bad: list[StoredRow] = []
-    opened = Store(store, read_only=True, on_bad=bad.append)
     how: dict[str, Any] = {"include_diverged": include_diverged, "force": force}
     with Progress() as shown:
+        opened = Store(store, read_only=True)
         content, written = write_report(opened, out, check_seeds(wanted), **how, on_event=shown.update)
-    warn_of_bad(opened, bad)
     lines = [f"the paper's {tally(content.results)} (from {content.runs:,} runs in {store})"]
     lines += [f"{content.about_others}: see Your runs in {out / 'index.html'}"] if content.other_runs else []
     lines += [f"{content.about_held_out}: they are in no table"] if content.held_out else []

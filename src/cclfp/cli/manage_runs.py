@@ -17,7 +17,7 @@ from cclfp.metrics import count_of, number
 
 if TYPE_CHECKING:
     from cclfp.runs.record import Record
-    from cclfp.runs.store import Store, StoredRow
+    from cclfp.runs.store import StoredRow
 
 METHOD = option(
     None,
@@ -214,7 +214,8 @@ def stored_runs(store: Path, method: str | None, benchmark: str | None) -> list[
     if exists(store):
         opened = Store(store, read_only=True)
         rows = opened.rows()
-        warn_of_bad(opened, rows)
+        if warning := opened.describe_bad(rows):
+            print_text(warning, err=True)
     found = _matching(rows, method=method, benchmark=benchmark)
     records = [row.record for row in found if row.record is not None]
     if not records and method is not None and method not in METHODS and not is_reference(method):
@@ -222,13 +223,6 @@ def stored_runs(store: Path, method: str | None, benchmark: str | None) -> list[
     if not records and benchmark is not None:
         get_benchmark(benchmark)  # InputError if it is unknown
     return records
-
-
-def warn_of_bad(store: Store, rows: Sequence[StoredRow]) -> None:
-    """Warn on stderr of the bad ones of these rows, which are left out."""
-    if count := len({row.number for row in rows if row.record is None}):
-        text = f"warning: {count_of(count, 'bad record')} in {store.path} left out"
-        print_text(f"{text}: {store.command('check')} says more", err=True)
 
 
 def _about(row: StoredRow) -> dict[str, Any]:

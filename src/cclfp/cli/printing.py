@@ -134,7 +134,8 @@ def describe_plan(study: Study) -> Answer:
     missing, total = sum(len(part["seeds"]) for part in plan), sum(part["replica_steps"] for part in plan)
     parts: list[Table | str] = [Table(columns, rows, "To be trained, the longest runs first")] if plan else []
     parts += [f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {study.store}"]
-    parts += [*explain_other_code(stored, mark=""), f"{missing} runs to train, {total:,} replica-steps"]
+    parts += [text.removeprefix(f"{OTHER_CODE} ") for text in explain_other_code(stored)]  # the table has no marks
+    parts += [f"{missing} runs to train, {total:,} replica-steps"]
     return _answer(study, {"missing": missing, "replica_steps": total, "plan": plan}, parts)
 
 

@@ -22,6 +22,7 @@ import cclfp
 from cclfp.core.workers import cores
 from cclfp.errors import DataError, InputError, RunError
 from cclfp.runs.events import Event, Failed, Finished, Note, Planned, Step, Stored
+from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.pool import Executor, Pool
 from cclfp.runs.run import run_jobs
@@ -168,7 +169,8 @@ def test_many_runs_are_counted_and_have_costs(monkeypatch: Patch) -> None:
 
 
 def times(store: Store) -> set[tuple[str, int]]:
-    return {(path.name, path.stat().st_mtime_ns) for path in store.checkpoints.glob("*.ckpt")}
+    folder = Execution(store=store.path).checkpoint_folder
+    return {(path.name, path.stat().st_mtime_ns) for path in folder.glob("*.ckpt")}
 
 
 def begin(store: Path) -> subprocess.Popen[bytes]:
@@ -216,7 +218,7 @@ def test_sigkill_and_two_processes_on_one_store(tmp_path: Path) -> None:
     assert b"another process is training this run" in said
     assert b"starting again" not in said
     assert len(store.records()) == 2
-    assert list(store.checkpoints.iterdir()) == []
+    assert list(Execution(store=store.path).checkpoint_folder.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ def test_a_stopped_run_ends_with_the_same_numbers(method: str, make_job: MakeJob
         assert ("continuing from the checkpoint" in notes) == (steps > 30)
         assert result(again) == result(whole)
         assert same(cclfp.load(file_of(other)), cclfp.load(file_of(job)))
-        assert list(store_of(job).checkpoints.iterdir()) == []
+        assert list(job.execution.checkpoint_folder.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_fresh_run_that_was_stopped_goes_on_too(make_job: MakeJob, tmp_path: P
     folder.mkdir()
     (folder / "uv.lock").touch()  # it may be any folder
     assert checkpoint_of(make_job(checkpoints=folder)).parent == folder
-    assert not store_of(make_job()).checkpoints.exists()
+    assert not make_job().execution.checkpoint_folder.exists()
 
     def listen_and_stop(event: Event) -> None:
         events.append(event)
@@ -149,7 +149,7 @@ def test_what_killed_processes_have_left_is_removed(is_stored: bool, make_job: M
         temporary_name(name).replace(f".{os.getpid()}-", f".{ended.pid}-")
         for name in (f"{job.key}.ckpt", file_of(job).name.replace("seed0", "seed1"))
     )
-    folder = store_of(job).checkpoints
+    folder = job.execution.checkpoint_folder
     folder.mkdir(exist_ok=True)
     file_of(job).parent.mkdir(exist_ok=True)
     for name in (half, f"{job.key}.lock", *[f"{job.key}.ckpt"] * is_stored):
@@ -240,7 +240,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(make_job: Mak
 @pytest.mark.parametrize("executor", [Pool(), Pool(2)])
 def test_a_place_where_no_checkpoint_or_lock_can_be(executor: Executor, make_job: MakeJob, tmp_path: Path) -> None:
     """A user's mistake, in a worker too."""
-    store_of(make_job()).checkpoints.touch()
+    make_job().execution.checkpoint_folder.touch()
     with pytest.raises(InputError, match="no lock can be kept at .*: File exists\n2 of 2 runs failed$"):
         run_jobs([make_job(seed=0), make_job(seed=1)], executor=executor)
     job = make_job("finetune", store=tmp_path / "other.sqlite")

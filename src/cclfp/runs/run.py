@@ -12,13 +12,12 @@ from cclfp.events import Event, Failed, Finished, Note, OnEvent, Planned, Stored
 from cclfp.runs.checkpoints import remove_left_overs
 from cclfp.runs.code import describe_other_code
 from cclfp.runs.execution import Execution
-from cclfp.runs.fields import documented
 from cclfp.runs.jobs import Job, check_seeds, cost, into_cohorts, make_jobs, name_runs, take_shard
 from cclfp.runs.pool import Executor, make_executor
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
-from cclfp.runs.settings import make_grid, prepare, read_keywords
+from cclfp.runs.settings import configurations, prepare, read_keywords
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
@@ -27,7 +26,6 @@ from cclfp.streams import get_benchmark
 SHOWN_ONE_BY_ONE = 16
 
 
-@documented(Problem, Execution)
 def run(
     methods: str | Sequence[str],
     benchmark: str | None = None,
@@ -54,8 +52,8 @@ def run(
         Hyperparameters, ``batch``, ``replay``, ``epochs`` and ``augment`` ("on" or "off"); a list of values makes a
         grid.
     problem, execution
-        What is learned, and how and where to train, each as one object. Or give their fields as keywords, which follow.
-    {fields}
+        What is learned, and how and where to train, each as one object. Or give their fields as keywords, which
+        ``help(cclfp.Problem)`` and ``help(cclfp.Execution)`` describe.
     on_event
         Called with what happens: see :mod:`cclfp.events`.
 
@@ -68,7 +66,13 @@ def run(
     what, how, grid = read_keywords(names, settings, problem, execution, {"benchmark": benchmark, **options})
     chosen_seeds = check_seeds(seeds)
     what = prepare(what, on_event)
-    chosen = make_grid(names, what, grid)
+    chosen = configurations(names, what, settings=grid)
+    known = get_benchmark(str(what.benchmark))
+    if known.is_own and "augment" not in grid:
+        state, other = ("on", "off") if chosen[0].augment else ("off", "on")
+        helps = "they help on images in colour, of 32 pixels or more, with a convolutional backbone"
+        text = f"{known.name}: random crops and flips of the images are {state}: {helps}; augment={other} changes that"
+        on_event(Note(text))
     all_jobs = make_jobs(chosen, chosen_seeds, how)
     jobs, costs = take_shard(all_jobs), None
     if len(all_jobs) > SHOWN_ONE_BY_ONE:

@@ -192,7 +192,7 @@ def test_a_worker_that_is_killed_is_an_error_and_not_a_wait(monkeypatch: pytest.
 @pytest.mark.parametrize("answered", [0, 1, 2])
 def test_a_worker_that_dies(answered: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It loses the files of its chunk for which it has not answered."""
-    answer, death = (b"\0\0\0", 1, 1, True, False), Died("was killed", has_started=True)
+    answer, death = (b"\0\0\0", 1, 1, True, False), Died("was killed")
 
     def answers(*arguments: Any, ahead: int) -> Iterator[tuple[int, Any]]:
         assert len(list(arguments[-1])) == 2

@@ -322,12 +322,6 @@ def test_crops_and_flips_are_on_only_where_they_help(
         assert chosen.augment is given
 
 
-def test_the_choice_is_printed(cli: Cli, tmp_path: Path) -> None:
-    command = ["run", "er", "--images", npz(tmp_path / "mine.npz"), "--tasks", "2", "--seed", "0", "--backbone", "mlp"]
-    assert "random crops and flips of the images are off: they help on images in colour" in cli(*command).err
-    assert "random crops" not in cli(*command, "augment=off").err
-
-
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_published_benchmarks_keep_their_defaults(benchmark: str) -> None:
     (chosen,) = configurations(["finetune"], benchmark, backbone="mlp")

@@ -75,9 +75,8 @@ def decode(
     with contextlib.closing(work(__file__, "decode_chunk", [{}] * count, chunks(), ahead=2 * count)) as answers:
         for number, answer in answers:
             if isinstance(answer, Died):
-                lost = names.get(number, [])[len(answered[number]) :]
-                if lost or not answer.has_started:  # otherwise it had answered for all files of its chunk
-                    raise RunError(f"a process that decodes images {answer.how}" + (f", at {lost[0]}" if lost else ""))
+                if lost := names.get(number, [])[len(answered[number]) :]:  # else it had answered for all of its chunk
+                    raise RunError(f"a process that decodes images {answer.how}, at {lost[0]}")
                 continue
             answered[number].append(answer)
             while first in names and len(answered[first]) == len(names[first]):

@@ -23,6 +23,7 @@ def evaluate_alone(replica: Replica) -> None:
     row, tasks = replica.next_tests
     began = time.perf_counter()
     replica.forget_predictions()
+    replica.learner.make_classifier(replica.stream.train.x)
     for task in tasks:
         test = replica.stream.test[task]
         predicted = replica.learner.predict(test.x, task=replica.known_task(task))

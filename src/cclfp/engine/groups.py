@@ -131,8 +131,8 @@ class Group:
         for replica in range(len(self.learners)):
             params, buffers, state = trees.unflatten(self.part_of(changing, replica), self.spec)
             after.append((params, buffers, trees.map_tree(torch.clone, state)))
-        for learner, (params, buffers, state) in zip(self.learners, after, strict=True):
-            learner.update(params, buffers, state, steps)
+        for learner, model in zip(self.learners, after, strict=True):
+            learner.update(model, steps)
         self.changing, self.fixed = [], []  # step functions of this task may be kept, and with them this group
 
 

@@ -60,7 +60,7 @@ class Replica:
         Each is made when it is asked for. That may be before the task before it is trained, unless the method chooses
         at a task's end what to remember.
         """
-        learner, memory, begin, reuse = self.learner, self.learner.memory, self.learner.steps, torch.Generator()
+        learner, memory, begin = self.learner, self.learner.memory, self.learner.steps
         tasks = self.stream.train.task.cpu()  # now: while a graph is recorded, no other thread may use the device
         for position in range(self.position, len(self.stream.train_rows)):
             plan = plan_task(
@@ -72,7 +72,7 @@ class Replica:
                 draws=learner.method.draws,
                 memory=memory,
                 order=generator(learner.seed, "order", position),
-                augment=lambda step, n, begin=begin: learner.draw_augmentation(begin + step, n, reuse),  # type: ignore[misc]
+                augment=lambda step, n, begin=begin: learner.draw_augmentation(begin + step, n),  # type: ignore[misc]
             )
             yield plan
             begin += len(plan.sizes)

@@ -18,8 +18,7 @@ from samples import encoded
 from torture.material import idx_header
 
 from cclfp.data import DATASETS, dataset_path, import_dataset, is_cached, load_dataset, verify
-from cclfp.data.formats import ANNOTATIONS, IDX_FILES
-from cclfp.data.source import ARRAYS, ArraySpec, sha256_of
+from cclfp.data.formats import ANNOTATIONS, ARRAYS, IDX_FILES, ArraySpec, sha256_of
 from cclfp.errors import DataError
 
 RNG = np.random.default_rng(0)

@@ -20,7 +20,7 @@ from samples import CLASSES, EDITS, ORIGINAL, edited, npy, npz, photos
 
 from cclfp.data import datasets, import_images, is_cached, list_datasets, load_dataset, own_datasets, remove_dataset
 from cclfp.data.datasets import get_dataset, pack, store, unpack, verify
-from cclfp.data.source import ARRAYS
+from cclfp.data.formats import ARRAYS
 from cclfp.errors import DataError, InputError
 
 

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from cclfp.core.files import home, remove_stale, sync_directory, temporary_name
 from cclfp.data.download import checksum_of, discard
-from cclfp.data.formats import DATASETS
-from cclfp.data.source import ARRAYS, Arrays, Published, Source, os_error_as_data_error
+from cclfp.data.formats import ARRAYS, DATASETS, Arrays, Published, Source, os_error_as_data_error
 from cclfp.errors import DataError, InputError, first_line, unknown
 from cclfp.events import Note, OnEvent, ignore
 

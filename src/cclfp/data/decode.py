@@ -7,7 +7,6 @@ import io
 import itertools
 import stat
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +36,7 @@ class Decoded(NamedTuple):
 
 
 File = tuple[str, bytes | Path]  # a name for messages, and the content or where it is
+Piece = tuple[list[bytes | Path], int, tuple[int, int] | None]  # for a worker: files, MOST_PIXELS, and the size
 Answer = str | tuple[Any, ...]  # of a worker: why a file cannot be decoded, or what makes a Decoded
 
 
@@ -46,52 +46,52 @@ def decode(
     on_event: OnEvent,
     what: str,
     size: tuple[int, int] | None = None,
-    errors: list[DataError] | None = None,
+    errors: dict[int, DataError] | None = None,
 ) -> Generator[tuple[int, Decoded], None, None]:
-    """Decode image files, in order, and yield each one's place in ``files`` and its image.
+    """Decode image files, and yield each one's place in ``files`` and its image, in the order in which they are ready.
 
     ``total`` is the number of files, and ``what`` their description, for the progress report. The content of a file
     decides its format, not its name. Images are rotated as their EXIF data says, and put on white where they are
     transparent. With ``size``, height and width, they are resized to cover that rectangle, and the centre is cropped.
     Of an animation, or a file with several pages, the first one is read.
 
-    The error of a file that cannot be decoded is added to ``errors`` or, without these, raised. If you do not consume
-    all images, close the iterator (``contextlib.closing``) to end the processes.
+    The error of a file that cannot be decoded is added to ``errors``, by its place, or raised if there is no such
+    dictionary. If you do not consume all images, close the iterator (``contextlib.closing``) to end the processes.
     """
     import numpy as np  # here, because workers need none
 
-    count = max(1, min(cores(), total, MOST_WORKERS))
-    names: dict[int, list[str]] = {}  # of the files of each chunk, by its number
-    answered: dict[int, list[Answer]] = defaultdict(list)
+    chunks: list[list[str]] = []  # the names of the files of each chunk that was given to a worker
+    answered: list[int] = []  # how many files of each chunk a worker has answered for
 
-    def chunks() -> Iterator[tuple[Any, ...]]:
+    def pieces() -> Iterator[Piece]:
         waiting = iter(files)
-        for number, chunk in enumerate(iter(lambda: list(itertools.islice(waiting, CHUNK)), [])):
-            names[number] = [name for name, _ in chunk]
+        while chunk := list(itertools.islice(waiting, CHUNK)):
+            chunks.append([name for name, _ in chunk])
+            answered.append(0)
             yield [content for _, content in chunk], MOST_PIXELS, size
 
-    on_event(DataProgress(what, 0, total, "images"))
-    first = done = 0
-    with contextlib.closing(work(__file__, "decode_chunk", [{}] * count, chunks(), ahead=2 * count)) as answers:
+    done = 0
+    environments: list[dict[str, str]] = [{}] * max(1, min(cores(), total, MOST_WORKERS))
+    with contextlib.closing(work(__file__, "decode_chunk", environments, pieces())) as answers:
         for number, answer in answers:
+            names, row = chunks[number], answered[number]
             if isinstance(answer, Died):
-                lost = names.get(number, [])[len(answered[number]) :]
-                if lost or not answer.has_started:  # otherwise it had answered for all files of its chunk
-                    raise RunError(f"a process that decodes images {answer.how}" + (f", at {lost[0]}" if lost else ""))
+                if row < len(names):
+                    raise RunError(f"a process that decodes images {answer.how}, at {names[row]}")
                 continue
-            answered[number].append(answer)
-            while first in names and len(answered[first]) == len(names[first]):
-                for name, found in zip(names.pop(first), answered.pop(first), strict=True):
-                    if not isinstance(found, str):
-                        content, height, width, *kinds = found
-                        yield done, Decoded(np.frombuffer(content, np.uint8).reshape(height, width, 3), *kinds)
-                    elif errors is None:
-                        raise DataError(f"{name} {found}")
-                    else:
-                        errors.append(DataError(f"{name} {found}"))
-                    done += 1
+            answered[number] += 1
+            if done % CHUNK == 0:
                 on_event(DataProgress(what, done, total, "images"))
-                first += 1
+            done += 1
+            place = number * CHUNK + row
+            if not isinstance(answer, str):
+                content, height, width, *kinds = answer
+                yield place, Decoded(np.frombuffer(content, np.uint8).reshape(height, width, 3), *kinds)
+            elif errors is None:
+                raise DataError(f"{names[row]} {answer}")
+            else:
+                errors[place] = DataError(f"{names[row]} {answer}")
+    on_event(DataProgress(what, done, total, "images"))
 
 
 def read_file(path: Path) -> bytes:
@@ -110,7 +110,7 @@ def read_file(path: Path) -> bytes:
 # What follows runs in the workers.
 
 
-def decode_chunk(piece: Any, answer: Callable[[Answer], None]) -> None:
+def decode_chunk(piece: Piece, answer: Callable[[Answer], None]) -> None:
     """Decode the files of a chunk and answer for one after the other, so that it is known which one ends a worker."""
     from PIL import Image, ImageFile, PngImagePlugin, UnidentifiedImageError
 

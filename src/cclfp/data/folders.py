@@ -139,29 +139,28 @@ def decode_files(
 ) -> tuple[np.ndarray, list[int], bool]:
     """Decode image files, given with their names for messages; ``size``, height and width, is the first one's if None.
 
-    The result is the images as uint8 (N, height, width, 3), the place of each one in ``files``, and whether all are
-    grey. Those that cannot be decoded are left out, or in one error, see :func:`report_bad`.
+    The result is the images as uint8 (N, height, width, 3), the places in ``files`` of those that were decoded, and
+    whether all of these are grey. The others are zeros, or in one error, see :func:`report_bad`.
     """
-    pixels, places, errors = _empty(len(files), *(size or (1, 1))), list[int](), list[DataError]()
+    pixels, first, errors = _empty(len(files), *(size or (1, 1))), "", dict[int, DataError]()
     are_grey, transparent = True, 0
     with contextlib.closing(decode(files, len(files), on_event, f"{what}: decoding", size, errors)) as decoded:
         for place, image in decoded:
             height, width = image.pixels.shape[:2]
-            if not places:
+            if not first:
+                first = f"{files[place][0]} is {width}×{height}"
                 pixels = _empty(len(files), height, width)
             if image.pixels.shape != pixels.shape[1:]:
-                first = f"{files[places[0]][0]} is {pixels.shape[2]}×{pixels.shape[1]}"
                 raise InputError(
                     f"the images have different sizes ({first}, {files[place][0]} is {width}×{height}): choose one "
                     "size for all, for example --image-size 64"
                 )
-            pixels[len(places)] = image.pixels
-            places.append(place)
+            pixels[place] = image.pixels
             are_grey = are_grey and image.is_grey
             transparent += image.is_transparent
-    report_bad(errors, what, on_event, skip_bad)
+    report_bad([errors[place] for place in sorted(errors)], what, on_event, skip_bad)
     say_transparent(what, transparent, on_event)
-    return pixels[: len(places)], places, are_grey
+    return pixels, [place for place in range(len(files)) if place not in errors], are_grey
 
 
 def _empty(count: int, height: int, width: int) -> np.ndarray:
@@ -171,7 +170,7 @@ def _empty(count: int, height: int, width: int) -> np.ndarray:
             f"{count:,} images of {width}×{height} take more than {MOST_BYTES >> 30} GiB of memory: choose a smaller "
             "size, for example --image-size 64, or fewer at a time"
         )
-    return np.empty((count, height, width, 3), np.uint8)
+    return np.zeros((count, height, width, 3), np.uint8)
 
 
 def report_bad(errors: Sequence[DataError], what: str, on_event: OnEvent, skip_bad: bool) -> None:
@@ -208,10 +207,10 @@ def read_images(
     named = [(str(file), file) for file in files]
     pixels, places, _ = decode_files(named, "images", on_event, (height, width), skip_bad)
     if channels == 3:
-        return pixels.transpose(0, 3, 1, 2), places
-    grey = np.empty((len(pixels), 1, height, width), np.uint8)
-    for row, image in enumerate(pixels):
-        grey[row] = np.asarray(Image.fromarray(image).convert("L"))
+        return pixels[places].transpose(0, 3, 1, 2), places
+    grey = np.empty((len(places), 1, height, width), np.uint8)
+    for row, place in enumerate(places):
+        grey[row] = np.asarray(Image.fromarray(pixels[place]).convert("L"))
     return grey, places
 
 

@@ -31,7 +31,7 @@ from cclfp.data.folders import (
     report_bad,
     say_transparent,
 )
-from cclfp.data.source import ARRAYS, Arrays, Source, os_error_as_data_error, sha256_of
+from cclfp.data.formats import ARRAYS, Arrays, Source, os_error_as_data_error, sha256_of
 from cclfp.errors import DataError, InputError, first_line, visible
 from cclfp.events import Note, OnEvent, ignore, with_progress
 
@@ -164,10 +164,10 @@ def _find_in_folder(
         pixels, places, are_grey = decode_files(named, path.name, on_event, square, skip_bad)
         arrays: Arrays = {}
         for part in PARTS:
-            rows = [row for row, place in enumerate(places) if files[place].part == part]
-            chosen = pixels[rows, :, :, : 1 if are_grey else 3]
-            arrays[f"{part}_images"] = np.ascontiguousarray(chosen.transpose(0, 3, 1, 2))
-            arrays[f"{part}_labels"] = np.array([files[places[row]].label for row in rows], LABELS)
+            chosen = [place for place in places if files[place].part == part]
+            images = pixels[chosen, :, :, : 1 if are_grey else 3]
+            arrays[f"{part}_images"] = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+            arrays[f"{part}_labels"] = np.array([files[place].label for place in chosen], LABELS)
         return arrays, names
 
     how = f"trained on the folder train, tested on the folder {test_folder}"

@@ -101,7 +101,7 @@ def test_without_room_the_file_stays(saved: Path, cli: Cli, tmp_path: Path) -> N
 
 
 REFUSED = """
-observe {saved} --images nowhere           | nowhere does not exist: expected a folder of class folders
+observe {saved} --images nowhere           | nowhere cannot be read: No such file or directory
 observe {saved} --images {new} --batch 0   | batch=0
 observe {saved} --images {new} --threads 0 | threads=0
 observe {saved} --images {new} --classes emu   | unknown class of new 'emu'

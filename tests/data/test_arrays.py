@@ -68,7 +68,7 @@ def test_arrays_of_four_channels_are_put_on_white(shape: tuple[int, ...], tmp_pa
         white.alpha_composite(Image.fromarray(last[i]))
         difference = data.train_images[i].numpy().transpose(1, 2, 0).astype(int) - np.asarray(white)[:, :, :3]
         assert np.abs(difference).max() <= 1
-    assert "mine.npz: 40 images have transparent pixels, which are made white" in texts(events)
+    assert "mine.npz: train_images: 40 images have transparent pixels, which are made white" in texts(events)
 
 
 @pytest.mark.parametrize(

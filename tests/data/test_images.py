@@ -90,29 +90,13 @@ def test_other_formats_folders_and_files(tmp_path: Path) -> None:
     data = load_dataset(name)
     assert len(data.train_labels) + len(data.test_labels) == 15
     assert data.train_images.shape[1:] == (3, 10, 12)
-    assert "photos: skipped files that are not images: cat/notes.txt" in texts(events)
+    assert "photos: left out cat/notes.txt" in texts(events)
     assert "photos: 1 image has transparent pixels, which are made white" in texts(events)
     for ignored in ("__MACOSX", ".cache", "cat/.thumbnails", "cat/__MACOSX"):
         (folder / ignored).mkdir()
         picture(1).save(folder / ignored / "1.png")
     assert import_images(folder, on_event=events.append) == name
-    assert "photos: ignored folders: .cache, __MACOSX, cat/.thumbnails and 1 more" in texts(events)
-
-
-def test_classes_that_are_the_same_by_mistake_are_told(tmp_path: Path) -> None:
-    folder, events = photos(tmp_path / "photos", each=2), list[Event]()
-    names = ("Ox", "caf\u00e9", "cafe\u0301")  # e with an accent, in one character and in two
-    for name in names:
-        (folder / name).mkdir()
-        for number in (1, 2):
-            picture(number).save(folder / name / f"{number}.png")
-    (folder / "all").symlink_to("..")
-    same = "these classes differ only by case or Unicode form"
-    import_images(folder, on_event=events.append)
-    assert f"photos: {same}: Ox and ox, cafe\u0301 and caf\u00e9" in texts(events)
-    assert "photos: the class all is a link to the whole folder" in texts(events)
-    import_images(npz(tmp_path / "mine.npz", **arrays(labels=["cat", "Cat", "dog", "ox"])), on_event=events.append)
-    assert f"mine.npz: {same}: Cat and cat" in texts(events)
+    assert "photos: left out .cache, __MACOSX, cat/.thumbnails and 2 more" in texts(events)
 
 
 def test_sizes(tmp_path: Path) -> None:
@@ -211,10 +195,9 @@ def test_a_subset_of_the_classes(tmp_path: Path) -> None:
     assert name not in (import_images(folder), import_images(folder, classes=["dog", "ox"]))
     assert name == import_images(folder, classes=["cat", "dog"])
     refused(folder, "unknown class of photos 'dogs'. Did you mean 'dog'?", classes=["cat", "dogs"])
-    refused(folder, "expected the names of several classes", classes="cat,dog")
     many = [f"class {number}" for number in range(1000)]
     with pytest.raises(InputError, match="unknown class of many 'clas 999'. Did you mean 'class 999'") as raised:
-        choose_classes("many", many, ["clas 999"], ignore)
+        choose_classes("many", many, ["clas 999"])
     assert len(str(raised.value)) < 500  # not all of them
     path, given = npz(tmp_path / "mine.npz"), arrays()
     name = import_images(path, classes=["9", "5"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -40,50 +39,50 @@ def find_classes(
     The class folders are in it, or in its two folders for training and testing. Other files, hidden folders and
     ``__MACOSX`` are left out; ``on_event`` learns which.
     """
-    ignored, other, files = list[Path](), list[Path](), list[ImageFile]()
-    top, test_folder = _folders(path, ignored), None
+    left_out = list[Path]()
+    top, test_folder = _folders(path, left_out), None
     parts = {"": top}
     tests = [name for name in top if name.casefold() in TEST_FOLDERS]
     if "train" in top and tests:
         if len(top) > 2:
             raise InputError(f"--images {path} has {', '.join(top)}: expected class folders, or only train and test")
         test_folder = tests[0]
-        parts = {part: _folders(top[name], ignored) for part, name in (("train", "train"), ("test", test_folder))}
+        parts = {part: _folders(top[name], left_out) for part, name in (("train", "train"), ("test", test_folder))}
     names = sorted({name for folders in parts.values() for name in folders}, key=numeric_order)
-    classes = choose_classes(path.name, names, wanted, on_event)
-    for part, folders in parts.items():
-        for name in sorted(folders.keys() & set(classes)):
-            if folders[name].parent.is_relative_to(folders[name].resolve()):
-                on_event(Note(f"{path.name}: the class {name} is a link to the whole folder"))
-            label = classes.index(name)
-            for file in _files(folders[name], ignored):
-                if file.suffix.lower() in SUFFIXES:
-                    files.append(ImageFile(file, file.relative_to(path).as_posix(), label, part))
-                else:
-                    other.append(file)
+    classes = choose_classes(path.name, names, wanted)
+    files = [
+        ImageFile(file, file.relative_to(path).as_posix(), classes.index(name), part)
+        for part, folders in parts.items()
+        for name in sorted(folders.keys() & set(classes))
+        for file in _images(folders[name], left_out)
+    ]
     if not files:
         raise InputError(f"--images {path}: expected folders of images, one per class, and found none")
-    for what, paths in (("skipped files that are not images", other), ("ignored folders", ignored)):
-        if paths:
-            on_event(Note(f"{path.name}: {what}: {abbreviate([str(p.relative_to(path)) for p in paths])}"))
+    if left_out:
+        on_event(Note(f"{path.name}: left out {abbreviate([str(p.relative_to(path)) for p in left_out])}"))
     return classes, files, test_folder
 
 
-def _walk(top: Path, ignored: list[Path]) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """As os.walk, in the order of names, without hidden files, hidden folders and those that macOS adds to archives."""
+def _walk(top: Path, left_out: list[Path]) -> Iterator[tuple[list[str], list[Path]]]:
+    """The folders and the image files in a folder and in each folder below, by name.
+
+    Hidden files are ignored. Other files, hidden folders and those that macOS adds to archives are ``left_out``.
+    """
     for below, folders, files in os.walk(top, onerror=_refuse):
-        kept = [name for name in sorted(folders) if not name.startswith(".") and name != "__MACOSX"]
-        ignored += [Path(below, name) for name in sorted({*folders} - {*kept})]
+        kept = sorted(name for name in folders if not name.startswith(".") and name != "__MACOSX")
+        visible_files = sorted(name for name in files if not name.startswith("."))
+        images = [name for name in visible_files if Path(name).suffix.lower() in SUFFIXES]
+        left_out += [Path(below, name) for name in sorted({*folders, *visible_files} - {*kept, *images})]
         folders[:] = kept
-        yield Path(below), kept, sorted(name for name in files if not name.startswith("."))
+        yield kept, [Path(below, name) for name in images]
 
 
-def _folders(path: Path, ignored: list[Path]) -> dict[str, Path]:
-    return {name: path / name for name in next(_walk(path, ignored))[1]}
+def _folders(path: Path, left_out: list[Path]) -> dict[str, Path]:
+    return {name: path / name for name in next(_walk(path, left_out))[0]}
 
 
-def _files(path: Path, ignored: list[Path]) -> Iterator[Path]:
-    return (below / name for below, _, names in _walk(path, ignored) for name in names)
+def _images(path: Path, left_out: list[Path]) -> Iterator[Path]:
+    return (image for _, images in _walk(path, left_out) for image in images)
 
 
 def _refuse(error: OSError) -> None:
@@ -96,27 +95,21 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise InputError(f"{path} does not exist")
-        below = [file for file in _files(path, []) if file.suffix.lower() in SUFFIXES] if path.is_dir() else [path]
+        below = [*_images(path, [])] if path.is_dir() else [path]
         if not below:
             raise InputError(f"{path}: expected images, and found none")
         found += below
     return found
 
 
-def choose_classes(what: str, known: Sequence[str], wanted: Sequence[str] | None, on_event: OnEvent) -> list[str]:
-    """The known classes that are wanted, in their order; ``on_event`` learns of those that seem to be the same."""
+def choose_classes(what: str, known: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
+    """The known classes that are wanted, in their order."""
     if len(known) > MOST_CLASSES:
         raise InputError(f"{what} has {len(known):,} classes, expected at most {MOST_CLASSES:,}")
     for name in wanted or ():
         if name not in known:
             raise unknown(f"class of {what}", name, known[:MOST_LISTED], known)
-    chosen = [name for name in known if wanted is None or name in wanted]
-    alike: dict[str, list[str]] = {}
-    for name in chosen:
-        alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
-    if several := [" and ".join(names) for names in alike.values() if len(names) > 1]:
-        on_event(Note(f"{what}: these classes differ only by case or Unicode form: {abbreviate(several)}"))
-    return chosen
+    return [name for name in known if wanted is None or name in wanted]
 
 
 def numeric_order(name: str) -> tuple[bool, int, str]:
@@ -219,9 +212,6 @@ def read_labelled(
 ) -> tuple[np.ndarray, list[str]]:
     """The images in class folders for training, as :func:`read_images` gives them, and the class of each by name."""
     path = path.expanduser().resolve()
-    if not path.is_dir():
-        missing = "" if path.exists() else " does not exist"
-        raise InputError(f"--images {path}{missing}: expected a folder of class folders")
     names, files, test_folder = find_classes(path, on_event, classes)
     if test_folder is not None:
         files = [file for file in files if file.part == "train"]

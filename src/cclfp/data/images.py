@@ -90,8 +90,6 @@ def import_images(
     path = Path(path).expanduser().resolve()
     size = None if size is None else check_whole("image size", size, at_least=1)
     split_seed = None if split_seed is None else check_whole("split seed", split_seed, at_least=0)
-    if isinstance(classes, str):
-        raise InputError(f"classes={classes!r}: expected the names of several classes, such as ['cat', 'dog']")
     if path.is_dir():
         found = _find_in_folder(path, size, split_seed, classes, skip_bad, on_event)
     elif path.is_file() and path.suffix == ".npz":
@@ -212,14 +210,14 @@ def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tu
     if len({values.dtype.kind == "U" for values in labels.values()}) > 1:
         raise InputError(f"{path}: expected whole numbers in train_labels and test_labels, or text in both")
     known = [str(value) for value in sorted({value for values in labels.values() for value in values.tolist()})]
-    classes = choose_classes(path.name, known, wanted, on_event)
+    classes = choose_classes(path.name, known, wanted)
     number = {name: c for c, name in enumerate(classes)}
     arrays: Arrays = {}
     for part in PARTS:
         names = [str(value) for value in labels[part].tolist()]
         chosen = images[part] if wanted is None else images[part][[name in number for name in names]]
         whole = _to_uint8(f"{path.name}: {part}_images", chosen, on_event)
-        arrays[f"{part}_images"] = np.ascontiguousarray(_without_alpha(path.name, whole, on_event))
+        arrays[f"{part}_images"] = np.ascontiguousarray(whole)
         arrays[f"{part}_labels"] = np.array([number[name] for name in names if name in number], LABELS)
     if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
         shapes = " and ".join(str(arrays[f"{part}_images"].shape[1:]) for part in PARTS)
@@ -241,18 +239,12 @@ def _channels_first(path: Path, part: str, images: np.ndarray) -> np.ndarray:
 
 
 def _to_uint8(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
-    """Floats from 0 to 1 as whole numbers from 0 to 255."""
-    if images.dtype == np.uint8:
-        return images
-    if not ((images >= 0) & (images <= 1)).all():  # NaN is refused too
-        raise InputError(f"{what} has floats that are not from 0 to 1; expected these, or uint8")
-    on_event(Note(f"{what} has floats, which are stored as whole numbers from 0 to 255"))
-    whole: np.ndarray = np.rint(images * 255).astype(np.uint8)
-    return whole
-
-
-def _without_alpha(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
-    """Images of four channels put on white, as those in files are."""
+    """Images as uint8; those of four channels are put on white, as those in files are."""
+    if images.dtype != np.uint8:
+        if not ((images >= 0) & (images <= 1)).all():  # NaN is refused too
+            raise InputError(f"{what} has floats that are not from 0 to 1; expected these, or uint8")
+        on_event(Note(f"{what} has floats, which are stored as whole numbers from 0 to 255"))
+        images = np.rint(images * 255).astype(np.uint8)
     if images.shape[1] != 4:
         return images
     alpha = images[:, 3:].astype(np.uint32)

@@ -122,7 +122,7 @@ def test_classes_that_are_numbers_are_in_their_order_and_chosen_by_name(tmp_path
     assert benchmark.stream("class", 0, order, sizes).classes == [[3, 1], [0, 2]]
     assert benchmark.split_into(2, [3, 1, 0, 2]) == ((3, 1, 0, 2), (2, 2))  # numbers that are no text are ids
     for bad in ((2,), (3, 3), (0, 4), ()):
-        with pytest.raises(InputError, match="expected the number of classes per task, 4 in total"):
+        with pytest.raises(InputError, match="each of the 4 classes once, and how many of them each task has"):
             benchmark.stream("class", 0, sizes=bad)
 
 

@@ -109,7 +109,7 @@ def _look_at_benchmark(
 
     can_be_augmented = benchmark.no_augmentation is None
     orders = sorted(benchmark.class_orders, key=lambda name: name != benchmark.class_order)  # the default first
-    split = benchmark.task_classes(order, sizes, seed)
+    split = [[benchmark.classes[c] for c in task] for task in benchmark.task_classes(order, sizes, seed)]
     chosen, listed = _list_presets([preset for preset in presets() if preset.benchmark == name], "method")
     document = attributes(benchmark, "name", "title", "description", "dataset", "scenarios", "backbone")
     document |= {"augmentation": can_be_augmented, "class_orders": orders, "tasks": split, "presets": chosen}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -87,80 +87,48 @@ class Benchmark:
         data = load_dataset(self.dataset)
         if self.domains is not None:
             return self.domains(data, seed)
-        return split(data, scenario, self._order(class_order, seed), sizes or self.sizes)
+        return split(data, scenario, self.task_classes(class_order, sizes, seed))
 
-    def task_classes(self, class_order: ClassOrder, sizes: Sequence[int] | None, seed: int) -> list[list[str]]:
-        """The names of each task's classes in the :meth:`stream` with these arguments."""
+    def task_classes(self, class_order: ClassOrder, sizes: Sequence[int] | None, seed: int) -> list[list[int]]:
+        """The ids of each task's classes in the :meth:`stream` with these arguments."""
+        every, sizes = list(range(self.num_classes)), sizes or self.sizes
         if self.domains is not None:
-            return [list(self.classes)] * DOMAIN_TASKS
-        order, names = iter(self._order(class_order, seed)), self.classes
-        return [[names[next(order)] for _ in range(size)] for size in sizes or self.sizes]
-
-    def _order(self, class_order: ClassOrder, seed: int) -> list[int]:
+            return [every] * DOMAIN_TASKS
+        order: list[Any] = every if class_order is None else [*class_order]
         if class_order == "random":
-            return torch.randperm(self.num_classes, generator=generator(seed, "class order")).tolist()
-        return list(range(self.num_classes)) if class_order is None else self.class_ids(class_order)
+            order = torch.randperm(self.num_classes, generator=generator(seed, "class order")).tolist()
+        if sum(sizes) != self.num_classes or min(sizes, default=0) < 1 or sorted(order) != every:
+            expected = f"each of the {self.num_classes} classes once, and how many of them each task has"
+            raise InputError(f"class order {class_order}, sizes={list(sizes)}: expected {expected}")
+        return [order[end - size : end] for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
 
     def check(self, scenario: str, augment: bool = False) -> None:
         """InputError, with the reason, for a scenario that is not defined or images that cannot be augmented."""
         if scenario not in self.scenarios:
-            why = (
-                "its tasks have disjoint classes, so there is no common set of classes whose domain shifts"
-                if self.domains is None
-                else "every task has all ten classes, so no task has new classes or classes of its own"
-            )
+            why = "its tasks have disjoint classes" if self.domains is None else "each of its tasks has all classes"
             raise InputError(f"{self.name} has no {scenario} scenario ({why}); it has: {', '.join(self.scenarios)}")
         if augment and self.no_augmentation is not None:
             raise InputError(f"augment=on: {self.name} cannot be augmented ({self.no_augmentation})")
 
-    def class_ids(self, order: Iterable[Any], given: Any = None) -> list[int]:
-        """The ids of all classes in an order, each given once, by name or id. Names take precedence over ids.
-
-        ``given`` is the order as the user wrote it, for the error.
-        """
-        names = self.classes
-        known = {str(number): number for number in range(len(names))}
-        known |= {name: number for number, name in enumerate(names)}
-        ids, wrong, missing = list[int](), list[Any](), dict.fromkeys(range(len(names)))
-        for value in map(_plain, order):
-            number = known.get(value) if isinstance(value, str) else value
-            if type(number) is int and number in missing:
-                del missing[number]
-                ids.append(number)
-            else:
-                wrong.append(value)
-        if not wrong and not missing:
-            return ids
-        orders = "".join(f", {name!r}" for name in self.class_orders)
-        problems = {"wrong or given twice": map(_shown, wrong[:12]), "not given": [names[c] for c in missing][:12]}
-        listed = "; ".join(f"{what}: {text}" for what, some in problems.items() if (text := ",".join(some)))
-        raise InputError(
-            f"class order {_shown(order if given is None else given)}: expected 'random'{orders}, or each of the "
-            f"{len(names)} classes once, by name or by number from 0 to {len(names) - 1} ({listed})"
-        )
-
     def split_into(self, tasks: int | None, class_order: Any) -> tuple[ClassOrder, tuple[int, ...] | None]:
         """Resolve a user's choice to the order of the class ids and the number of classes per task.
 
-        An order of None is that of the labels, sizes of None are the benchmark's.
-
-        A class order made of lists, or a text with slashes between tasks, also gives the classes of each task. The name
-        of one of ``class_orders`` stands for that order.
+        An order of None is that of the labels, sizes of None are the benchmark's. A class order made of lists, or a
+        text with slashes between tasks, also gives the classes of each task. The name of one of ``class_orders`` stands
+        for that order.
         """
         if self.domains is not None:
             if tasks is not None or class_order is not None:
                 raise InputError(f"{self.name} has all classes in every task: tasks or a class order cannot be chosen")
             return None, None
-        if isinstance(class_order, str):
-            class_order = self.class_orders.get(class_order, class_order)
         order: ClassOrder = self.usual_order
         sizes = None
+        if isinstance(class_order, str):
+            class_order = self.class_orders.get(class_order, class_order)
         if isinstance(class_order, str) and class_order == "random":
             order = "random"
         elif class_order is not None:
-            class_order = _plain(class_order)
-            classes, sizes = _read_order(class_order)
-            order = tuple(self.class_ids(classes, class_order))
+            order, sizes = self._read_order(class_order)
         if sizes is not None and tasks not in (None, len(sizes)):
             raise InputError(f"tasks={tasks}, but the class order has {len(sizes)} tasks")
         if sizes is None and tasks is not None:
@@ -173,19 +141,36 @@ class Benchmark:
         is_by_label = order == tuple(range(self.num_classes))
         return None if is_by_label else order, None if sizes == self.sizes else sizes
 
+    def _read_order(self, given: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+        """The ids of all classes in an order, and the number of classes per task where it is an order of tasks.
 
-def _read_order(order: Any) -> tuple[list[Any], tuple[int, ...] | None]:
-    """The classes in their order, and how many of them each task has, where the order is of tasks."""
-    if isinstance(order, str):
-        tasks = [[unquote(c) for c in split_names(task)] for task in split_names(order, "/")]
-        values = tasks if len(tasks) > 1 else tasks[0]
-    else:
-        values = [_plain(value) for value in order] if isinstance(order, list) else []
-    are_tasks = all(isinstance(value, list) for value in values)
-    if not values or (are_tasks and not all(values)):
-        expected = "'random', classes, or the classes of each task, which has some"
-        raise InputError(f"class order {_shown(order)}: expected {expected}")
-    return (list(itertools.chain(*values)), tuple(map(len, values))) if are_tasks else (values, None)
+        It is a sequence of classes or of tasks, or a text with commas between classes and slashes between tasks. Each
+        class is given once, by name or id. Names take precedence.
+        """
+        if isinstance(given, str):
+            tasks: Any = [[unquote(c) for c in split_names(task)] for task in split_names(given, "/")]
+            tasks = tasks if len(tasks) > 1 else tasks[0]
+        else:
+            values = _plain(given)
+            tasks = [_plain(value) for value in (values if isinstance(values, list) else [values])]
+        are_tasks = all(isinstance(task, list) for task in tasks)
+        classes = [c for task in tasks for c in task or [task]] if are_tasks else tasks  # an empty task is wrong
+        every, names = range(self.num_classes), self.classes
+        known = {str(number): number for number in every} | {name: number for number, name in enumerate(names)}
+        ids, wrong, missing = list[int](), list[str](), dict.fromkeys(every)
+        for value in map(_plain, classes):
+            number = known.get(value) if isinstance(value, str) else value
+            if type(number) is int and number in missing:
+                del missing[number]
+                ids.append(number)
+            else:
+                wrong.append(f"{reprlib.repr(value)} is wrong or given twice")
+        if not wrong and not missing:
+            return tuple(ids), tuple(map(len, tasks)) if are_tasks else None
+        orders = "".join(f", {name!r}" for name in self.class_orders)
+        expected = f"'random'{orders}, or each of the {len(names)} classes once, by name or by number"
+        problems = [*wrong, *(f"{names[c]} is not given" for c in missing)][:12]
+        raise InputError(f"class order {reprlib.repr(_plain(given))}: expected {expected} ({', '.join(problems)})")
 
 
 def _plain(value: Any) -> Any:
@@ -193,13 +178,6 @@ def _plain(value: Any) -> Any:
     value = value.tolist() if callable(getattr(value, "tolist", None)) else value
     is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
     return list(itertools.islice(value, MOST_CLASSES + 1)) if is_list else value  # anything longer is invalid anyway
-
-
-def _shown(value: object) -> str:
-    try:
-        return reprlib.repr(value)
-    except ValueError:  # Python refuses to print an int of more than 4,300 digits
-        return "a number of thousands of digits"
 
 
 # What several benchmarks have in common.

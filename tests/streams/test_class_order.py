@@ -167,7 +167,5 @@ def test_a_class_order_with_a_name() -> None:
     assert sorted(names) == sorted(tiny.classes)
     assert tiny.classes[:3] == ("goldfish", "European fire salamander", "bullfrog")
     assert tiny.split_into(5, "wnids") == (order, (40,) * 5)
-    with pytest.raises(
-        InputError, match="'labels', 'wnids', or each of the .*'wnid' is wrong or given twice"
-    ):
+    with pytest.raises(InputError, match="'labels', 'wnids', or each of the .*'wnid' is wrong or given twice"):
         tiny.split_into(None, "wnid")

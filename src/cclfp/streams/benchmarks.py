@@ -18,26 +18,31 @@ from cclfp.streams.tasks import DOMAIN_TASKS, Stream, even_sizes, permuted, rota
 from cclfp.transforms import CropFlip
 
 ClassOrder = tuple[int, ...] | str | None
+MakeStream = Callable[[Dataset, int], Stream]  # from a dataset and a seed
 MOST_CLASSES = 1 << 16  # more than any dataset has
 AUGMENTATION = CropFlip(padding=4)  # used with augment=on
 
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """A named stream. ``scenarios`` lists those for which it is defined, the default first."""
+    """A named stream."""
 
     name: str
     title: str
     dataset: str
     description: str
-    scenarios: tuple[str, ...] = ("class", "task")
     backbone: str = "resnet18"
     sizes: tuple[int, ...] = ()  # classes per task; empty: every task has all of them, or the user chooses
     class_order: str = "labels"  # the name of the order its classes come in, one of class_orders
-    domains: Callable[[Dataset, int], Stream] | None = None  # makes the stream where every task has all classes
+    domains: MakeStream | None = None  # makes the stream where every task has all classes
     # Settings that replace the method's defaults, unless a preset or the user gives another value.
     settings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     no_augmentation: str | None = None  # why its images cannot be augmented
+
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        """The scenarios for which it is defined, the default first."""
+        return ("class", "task") if self.domains is None else ("domain",)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -180,65 +185,31 @@ def _plain(value: Any) -> Any:
     return list(itertools.islice(value, MOST_CLASSES + 1)) if is_list else value  # anything longer is invalid anyway
 
 
-# What several benchmarks have in common.
-_DIGITS: dict[str, Any] = {
-    "dataset": "mnist",
-    "backbone": "mlp",
-    "no_augmentation": "a mirrored or shifted digit may be a different digit, and permuted pixels have no neighbours",
-}
-_PHOTOGRAPHS: dict[str, Any] = {"settings": {"lr": 0.03, "augment": True}}
+def _digits(name: str, title: str, description: str, domains: MakeStream | None = None) -> Benchmark:
+    why = "a mirrored or shifted digit may be a different digit, and permuted pixels have no neighbours"
+    sizes = (2,) * 5 if domains is None else ()
+    return Benchmark(name, title, "mnist", description, "mlp", sizes, domains=domains, no_augmentation=why)
 
+
+def _photographs(
+    name: str, title: str, dataset: str, tasks: int, each: int, images: int, side: int, class_order: str = "labels"
+) -> Benchmark:
+    what = f"{tasks} tasks of {each} classes each, {images:,} training images per task, {side}×{side}"
+    settings = {"lr": 0.03, "augment": True}
+    return Benchmark(name, title, dataset, what, sizes=(each,) * tasks, class_order=class_order, settings=settings)
+
+
+_TASKS = "20 tasks of 1,000 training images, all digits"
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        Benchmark(
-            name="split-mnist",
-            title="Split MNIST",
-            sizes=(2,) * 5,
-            description="5 tasks of 2 digits each, about 12,000 training images per task",
-            **_DIGITS,
-        ),
-        Benchmark(
-            name="permuted-mnist",
-            title="Permuted MNIST",
-            scenarios=("domain",),
-            domains=permuted,
-            description="20 tasks of 1,000 training images, all digits, pixels in a different order in each",
-            **_DIGITS,
-        ),
-        Benchmark(
-            name="rotated-mnist",
-            title="Rotated MNIST",
-            scenarios=("domain",),
-            domains=rotated,
-            description="20 tasks of 1,000 training images, all digits, rotated by a different angle in each",
-            **_DIGITS,
-        ),
-        Benchmark(
-            name="split-cifar10",
-            title="Split CIFAR-10",
-            dataset="cifar10",
-            sizes=(2,) * 5,
-            description="5 tasks of 2 classes each, 10,000 training images per task, 32×32",
-            **_PHOTOGRAPHS,
-        ),
-        Benchmark(
-            name="split-cifar100",
-            title="Split CIFAR-100",
-            dataset="cifar100",
-            sizes=(5,) * 20,
-            description="20 tasks of 5 classes each, 2,500 training images per task, 32×32",
-            **_PHOTOGRAPHS,
-        ),
-        Benchmark(
-            name="split-tiny-imagenet",
-            title="Split Tiny ImageNet",
-            dataset="tiny-imagenet",
-            sizes=(20,) * 10,
-            class_order="wnids",  # as in the code of DER++, whose ResNet18 the paper takes
-            description="10 tasks of 20 classes each, 10,000 training images per task, 64×64",
-            **_PHOTOGRAPHS,
-        ),
+        _digits("split-mnist", "Split MNIST", "5 tasks of 2 digits each, about 12,000 training images per task"),
+        _digits("permuted-mnist", "Permuted MNIST", f"{_TASKS}, pixels in a different order in each", permuted),
+        _digits("rotated-mnist", "Rotated MNIST", f"{_TASKS}, rotated by a different angle in each", rotated),
+        _photographs("split-cifar10", "Split CIFAR-10", "cifar10", 5, 2, 10_000, 32),
+        _photographs("split-cifar100", "Split CIFAR-100", "cifar100", 20, 5, 2_500, 32),
+        # In the order of classes of the code of DER++, whose ResNet18 the paper takes.
+        _photographs("split-tiny-imagenet", "Split Tiny ImageNet", "tiny-imagenet", 10, 20, 10_000, 64, "wnids"),
     )
 }
 

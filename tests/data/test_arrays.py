@@ -60,15 +60,14 @@ def test_floats_and_texts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(8, 8, 4), (4, 8, 8)])
 def test_arrays_of_four_channels_are_put_on_white(shape: tuple[int, ...], tmp_path: Path) -> None:
-    given, events = arrays(shape), list[Event]()
-    data = imported(npz(tmp_path / "mine.npz", **given), on_event=events.append)
+    given = arrays(shape)
+    data = imported(npz(tmp_path / "mine.npz", **given))
     last = given["train_images"] if shape[-1] == 4 else given["train_images"].transpose(0, 2, 3, 1)
     for i in range(3):
         white = Image.new("RGBA", (8, 8), "white")
         white.alpha_composite(Image.fromarray(last[i]))
         difference = data.train_images[i].numpy().transpose(1, 2, 0).astype(int) - np.asarray(white)[:, :, :3]
         assert np.abs(difference).max() <= 1
-    assert "mine.npz: train_images: 40 images have transparent pixels, which are made white" in texts(events)
 
 
 @pytest.mark.parametrize(

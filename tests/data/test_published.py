@@ -198,8 +198,8 @@ def test_pixels_that_have_no_published_checksum(tmp_path: Path, monkeypatch: Pat
 
 def test_what_is_known_of_the_datasets() -> None:
     counts = {"mnist": 10, "cifar10": 10, "cifar100": 100, "tiny-imagenet": 200}
-    assert {name: DATASETS[name].num_classes for name in counts} == counts
-    assert all(len(set(source.classes)) == source.num_classes for source in DATASETS.values())
+    assert {name: len(DATASETS[name].classes) for name in counts} == counts
+    assert all(len(set(source.classes)) == len(source.classes) for source in DATASETS.values())
     assert sum(spec.sha256 is not None for name in counts for spec in DATASETS[name].arrays.values()) == 14
     assert DATASETS["cifar100"].classes[:2] == ("apple", "aquarium_fish")
     assert DATASETS["tiny-imagenet"].classes[0] == "goldfish"

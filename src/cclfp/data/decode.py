@@ -32,7 +32,6 @@ class Decoded(NamedTuple):
 
     pixels: np.ndarray
     is_grey: bool  # whether the file has only one channel
-    is_transparent: bool  # whether pixels of the file are transparent; these pixels are on white
 
 
 File = tuple[str, bytes | Path]  # a name for messages, and the content or where it is
@@ -85,8 +84,8 @@ def decode(
             done += 1
             place = number * CHUNK + row
             if not isinstance(answer, str):
-                content, height, width, *kinds = answer
-                yield place, Decoded(np.frombuffer(content, np.uint8).reshape(height, width, 3), *kinds)
+                content, height, width, is_grey = answer
+                yield place, Decoded(np.frombuffer(content, np.uint8).reshape(height, width, 3), is_grey)
             elif errors is None:
                 raise DataError(f"{names[row]} {answer}")
             else:
@@ -154,19 +153,11 @@ def _decode(content: bytes, size: tuple[int, int] | None) -> Answer:
                 raise ValueError("its pixels have more than 16 bits, or are negative")
             image = image.point(lambda value: value * (1 / 256)).convert("L")
             image.info.pop("transparency", None)  # a value of 16 bits
-        image, is_transparent = _on_white(image)
+        if "A" in image.getbands() or "transparency" in image.info:  # the latter is one colour
+            image = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+        image = image.convert("RGB")
         if size:
             height, width = size
             image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-        return image.tobytes(), image.height, image.width, is_grey, is_transparent
-
-
-def _on_white(image: Any) -> tuple[Any, bool]:
-    """The image in RGB, and whether pixels of it are transparent; these let white through."""
-    from PIL import Image
-
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
-        if image.getextrema()[3][0] < 255:
-            return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB"), True
-    return image.convert("RGB"), False
+        return image.tobytes(), image.height, image.width, is_grey

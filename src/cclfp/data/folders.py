@@ -136,7 +136,7 @@ def decode_files(
     whether all of these are grey. The others are zeros, or in one error, see :func:`report_bad`.
     """
     pixels, first, errors = _empty(len(files), *(size or (1, 1))), "", dict[int, DataError]()
-    are_grey, transparent = True, 0
+    are_grey = True
     with contextlib.closing(decode(files, len(files), on_event, f"{what}: decoding", size, errors)) as decoded:
         for place, image in decoded:
             height, width = image.pixels.shape[:2]
@@ -150,9 +150,7 @@ def decode_files(
                 )
             pixels[place] = image.pixels
             are_grey = are_grey and image.is_grey
-            transparent += image.is_transparent
     report_bad([errors[place] for place in sorted(errors)], what, on_event, skip_bad)
-    say_transparent(what, transparent, on_event)
     return pixels, [place for place in range(len(files)) if place not in errors], are_grey
 
 
@@ -176,13 +174,6 @@ def report_bad(errors: Sequence[DataError], what: str, on_event: OnEvent, skip_b
         more = [f"and {len(lines) - MOST_LISTED:,} more"] if len(lines) > MOST_LISTED else []
         title = f"{what}: {count} cannot be decoded (--skip-bad leaves such images out):"
         raise DataError("\n  ".join([title, *lines[:MOST_LISTED], *more]))
-
-
-def say_transparent(what: str, count: int, on_event: OnEvent) -> None:
-    """Say how many images were transparent."""
-    if count:
-        images = f"{count_of(count, 'image')} {'has' if count == 1 else 'have'}"
-        on_event(Note(f"{what}: {images} transparent pixels, which are made white"))
 
 
 def read_images(

@@ -29,7 +29,6 @@ from cclfp.data.folders import (
     decode_files,
     find_classes,
     report_bad,
-    say_transparent,
 )
 from cclfp.data.formats import ARRAYS, Arrays, Source, os_error_as_data_error, sha256_of
 from cclfp.errors import DataError, InputError, first_line, visible
@@ -248,7 +247,6 @@ def _to_uint8(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
     if images.shape[1] != 4:
         return images
     alpha = images[:, 3:].astype(np.uint32)
-    say_transparent(what, int((alpha < 255).any(axis=(1, 2, 3)).sum()), on_event)
     return ((images[:, :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
 
 

@@ -33,21 +33,20 @@ class ImageFile(NamedTuple):
 
 def find_classes(
     path: Path, on_event: OnEvent, wanted: Sequence[str] | None = None
-) -> tuple[list[str], list[ImageFile], str | None]:
-    """The ``wanted`` classes of a folder, their image files, and the name of the folder of test images if there is one.
+) -> tuple[list[str], list[ImageFile]]:
+    """The ``wanted`` classes of a folder, and their image files.
 
     The class folders are in it, or in its two folders for training and testing. Other files, hidden folders and
     ``__MACOSX`` are left out; ``on_event`` learns which.
     """
     left_out = list[Path]()
-    top, test_folder = _folders(path, left_out), None
+    top = _folders(path, left_out)
     parts = {"": top}
     tests = [name for name in top if name.casefold() in TEST_FOLDERS]
     if "train" in top and tests:
         if len(top) > 2:
             raise InputError(f"--images {path} has {', '.join(top)}: expected class folders, or only train and test")
-        test_folder = tests[0]
-        parts = {part: _folders(top[name], left_out) for part, name in (("train", "train"), ("test", test_folder))}
+        parts = {part: _folders(top[name], left_out) for part, name in (("train", "train"), ("test", tests[0]))}
     names = sorted({name for folders in parts.values() for name in folders}, key=numeric_order)
     classes = choose_classes(path.name, names, wanted)
     files = [
@@ -60,7 +59,7 @@ def find_classes(
         raise InputError(f"--images {path}: expected folders of images, one per class, and found none")
     if left_out:
         on_event(Note(f"{path.name}: left out {abbreviate([str(p.relative_to(path)) for p in left_out])}"))
-    return classes, files, test_folder
+    return classes, files
 
 
 def _walk(top: Path, left_out: list[Path]) -> Iterator[tuple[list[str], list[Path]]]:
@@ -203,8 +202,8 @@ def read_labelled(
 ) -> tuple[np.ndarray, list[str]]:
     """The images in class folders for training, as :func:`read_images` gives them, and the class of each by name."""
     path = path.expanduser().resolve()
-    names, files, test_folder = find_classes(path, on_event, classes)
-    if test_folder is not None:
+    names, files = find_classes(path, on_event, classes)
+    if files[0].part:
         files = [file for file in files if file.part == "train"]
         on_event(Note(f"{path.name}: only the images in train are used"))
     images, places = read_images([file.path for file in files], shape, on_event, skip_bad=skip_bad)

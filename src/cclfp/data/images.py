@@ -11,7 +11,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,8 +44,7 @@ class Found(NamedTuple):
     """A user's images before they are read."""
 
     digest: str  # of all that the arrays depend on
-    facts: dict[str, Any]  # how they are read, for the description that is stored
-    how: str  # the same in words
+    facts: dict[str, int | None]  # how they are read, for the description that is stored
     read: Callable[[], tuple[Arrays, list[str]]]  # gives the arrays and the names of the classes
 
 
@@ -120,7 +119,8 @@ def import_images(
         **found.facts,
     }
     store(Source.described(name, about), arrays, about)
-    on_event(Note(f"{name}: {summary}{found.how}"))
+    seed = found.facts.get("split_seed")
+    on_event(Note(f"{name}: {summary}{'' if seed is None else f', split with seed {seed}'}"))
     return name
 
 
@@ -136,10 +136,11 @@ def _find_in_folder(
     on_event: OnEvent,
 ) -> Found:
     """Images in class folders. The digest covers names and contents, so that unchanged images are not decoded again."""
-    names, found, test_folder = find_classes(path, on_event, classes)
-    if test_folder is not None and split_seed is not None:
+    names, found = find_classes(path, on_event, classes)
+    are_divided = bool(found[0].part)
+    if are_divided and split_seed is not None:
         raise InputError(f"{path} has separate folders for training and testing: a split seed does not apply to it")
-    seed = None if test_folder is not None else split_seed or 0
+    seed = None if are_divided else split_seed or 0
     facts = {"split_seed": seed, "size": size}
     digest = hashlib.sha256(json.dumps([names, facts]).encode())
     files, errors = list[ImageFile](), list[DataError]()
@@ -167,8 +168,7 @@ def _find_in_folder(
             arrays[f"{part}_labels"] = np.array([files[place].label for place in chosen], LABELS)
         return arrays, names
 
-    how = f"trained on the folder train, tested on the folder {test_folder}"
-    return Found(digest.hexdigest(), facts, f", {how}" if seed is None else f", split with seed {seed}", read)
+    return Found(digest.hexdigest(), facts, read)
 
 
 def _divide(files: Sequence[ImageFile], path: Path, classes: Sequence[str], seed: int) -> list[ImageFile]:
@@ -192,7 +192,7 @@ def _find_in_npz(path: Path, classes: Sequence[str] | None, on_event: OnEvent) -
         digest = checksum_of(path, "sha256")
     if classes is not None:
         digest = hashlib.sha256(json.dumps([digest, sorted(classes)]).encode()).hexdigest()
-    return Found(digest, {}, "", lambda: _read_npz(path, classes, on_event))
+    return Found(digest, {}, lambda: _read_npz(path, classes, on_event))
 
 
 def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tuple[Arrays, list[str]]:

@@ -130,10 +130,10 @@ def python2_pickle(data: np.ndarray, label_key: str, labels: list[int]) -> bytes
 def make_cifar(name: str, patch: Patch) -> Little:
     source: Any = DATASETS[name]
     *train, test = source.files
-    arrays = random_arrays((3, 32, 32), 4 * len(train), 3)
+    arrays = random_arrays((3, 32, 32), 4 * len(train), 4)
     parts = [(file, "train", slice(4 * row, 4 * row + 4)) for row, file in enumerate(train)]
     files = {}
-    for file, part, rows in [*parts, (test, "test", slice(3))]:
+    for file, part, rows in [*parts, (test, "test", slice(4))]:
         data = arrays[f"{part}_images"][rows].reshape(-1, 3072)
         files[file] = python2_pickle(data, source.label_key, arrays[f"{part}_labels"][rows].tolist())
     return Little(name, files, arrays, patch)

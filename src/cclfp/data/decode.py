@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import stat
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cclfp.core.workers import Died, cores, work
-from cclfp.errors import DataError, RunError
-from cclfp.events import DataProgress, OnEvent
+from cclfp.errors import DataError, InputError, RunError, visible
+from cclfp.events import Note, OnEvent, with_progress
+from cclfp.metrics import count_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,75 +22,98 @@ FORMATS = ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"]  # Pillow's names
 CHUNK = 64  # files per message to a worker
 MOST_WORKERS = 16  # more workers would wait for this process
 MOST_FILE = 1 << 29  # bytes of one image file
+MOST_BYTES = 8 << 30  # of all decoded images, which stay in memory
+MOST_LISTED = 20  # images in an error
 MOST_PIXELS = 100_000_000  # per image: about 1 GB of memory in a worker
 MOST_TEXT = 1 << 20  # bytes of one compressed text or colour profile in a PNG file, once decompressed
 PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG file
 
 
-class Decoded(NamedTuple):
-    """Pixels as uint8 (height, width, 3)."""
-
-    pixels: np.ndarray
-    is_grey: bool  # whether the file has only one channel
-
-
 File = tuple[str, bytes | Path]  # a name for messages, and the content or where it is
 Piece = tuple[list[bytes | Path], int, tuple[int, int] | None]  # for a worker: files, MOST_PIXELS, and the size
-Answer = str | tuple[Any, ...]  # of a worker: why a file cannot be decoded, or what makes a Decoded
+Answer = str | tuple[bytes, int, int, bool]  # why a file cannot be decoded, or its pixels, height, width, is it grey
+
+
+class Decoded(NamedTuple):
+    """Images as uint8 (N, height, width, 3); those that could not be decoded are zeros."""
+
+    pixels: np.ndarray
+    places: list[int]  # of the images that were decoded
+    are_grey: bool  # whether all of them have only one channel in their files
 
 
 def decode(
-    files: Iterable[File],
-    total: int,
-    on_event: OnEvent,
-    what: str,
-    size: tuple[int, int] | None = None,
-    errors: dict[int, DataError] | None = None,
-) -> Generator[tuple[int, Decoded], None, None]:
-    """Decode image files, and yield each one's place in ``files`` and its image, in the order in which they are ready.
+    files: Sequence[File], what: str, on_event: OnEvent, size: tuple[int, int] | None = None, skip_bad: bool = False
+) -> Decoded:
+    """Decode image files of one size. ``what`` describes them, for the progress report.
 
-    ``total`` is the number of files, and ``what`` their description, for the progress report. The content of a file
-    decides its format, not its name. Images are rotated as their EXIF data says, and put on white where they are
-    transparent. With ``size``, height and width, they are resized to cover that rectangle, and the centre is cropped.
-    Of an animation, or a file with several pages, the first one is read.
-
-    The error of a file that cannot be decoded is added to ``errors``, by its place, or raised if there is no such
-    dictionary. If you do not consume all images, close the iterator (``contextlib.closing``) to end the processes.
+    The content of a file decides its format, not its name. Images are rotated as their EXIF data says, and put on white
+    where they are transparent. With ``size``, height and width, they are resized to cover that rectangle, and the
+    centre is cropped. Of an animation, or a file with several pages, the first one is read.
     """
     import numpy as np  # here, because workers need none
 
-    chunks: list[list[str]] = []  # the names of the files of each chunk that was given to a worker
-    answered: list[int] = []  # how many files of each chunk a worker has answered for
-
-    def pieces() -> Iterator[Piece]:
-        waiting = iter(files)
-        while chunk := list(itertools.islice(waiting, CHUNK)):
-            chunks.append([name for name, _ in chunk])
-            answered.append(0)
-            yield [content for _, content in chunk], MOST_PIXELS, size
-
-    done = 0
-    environments: list[dict[str, str]] = [{}] * max(1, min(cores(), total, MOST_WORKERS))
-    with contextlib.closing(work(__file__, "decode_chunk", environments, pieces())) as answers:
-        for number, answer in answers:
-            names, row = chunks[number], answered[number]
-            if isinstance(answer, Died):
-                if row < len(names):
-                    raise RunError(f"a process that decodes images {answer.how}, at {names[row]}")
+    pixels, first, are_grey = _empty(len(files), *(size or (1, 1))), "", True
+    errors: dict[int, DataError] = {}
+    with contextlib.closing(_answers(files, size)) as answers:
+        for place, answer in with_progress(answers, len(files), on_event, f"{what}: decoding", "images", CHUNK):
+            name = files[place][0]
+            if isinstance(answer, str):
+                errors[place] = DataError(f"{name} {answer}")
                 continue
+            content, height, width, is_grey = answer
+            if not first:
+                first = f"{name} is {width}×{height}"
+                pixels = _empty(len(files), height, width)
+            if (height, width) != pixels.shape[1:3]:
+                raise InputError(
+                    f"the images have different sizes ({first}, {name} is {width}×{height}): choose one size for all, "
+                    "for example --image-size 64"
+                )
+            pixels[place] = np.frombuffer(content, np.uint8).reshape(height, width, 3)
+            are_grey = are_grey and is_grey
+    report_bad([errors[place] for place in sorted(errors)], what, on_event, skip_bad)
+    return Decoded(pixels, [place for place in range(len(files)) if place not in errors], are_grey)
+
+
+def _empty(count: int, height: int, width: int) -> np.ndarray:
+    """Room for images of a size."""
+    import numpy as np
+
+    if 3 * count * height * width > MOST_BYTES:
+        raise InputError(
+            f"{count:,} images of {width}×{height} take more than {MOST_BYTES >> 30} GiB of memory: choose a smaller "
+            "size, for example --image-size 64, or fewer at a time"
+        )
+    return np.zeros((count, height, width, 3), np.uint8)
+
+
+def report_bad(errors: Sequence[DataError], what: str, on_event: OnEvent, skip_bad: bool) -> None:
+    """Say which images cannot be read or decoded: they are left out or, unless ``skip_bad``, in one error."""
+    lines = [visible(str(error)) for error in errors]
+    count = count_of(len(lines), "image")
+    if lines and skip_bad:
+        on_event(Note("\n  ".join([f"{what}: left out {count} that cannot be decoded:", *lines])))
+    elif lines:
+        more = [f"and {len(lines) - MOST_LISTED:,} more"] if len(lines) > MOST_LISTED else []
+        title = f"{what}: {count} cannot be decoded (--skip-bad leaves such images out):"
+        raise DataError("\n  ".join([title, *lines[:MOST_LISTED], *more]))
+
+
+def _answers(files: Sequence[File], size: tuple[int, int] | None) -> Generator[tuple[int, Answer], None, None]:
+    """The place of each file and a worker's answer for it, as the answers come."""
+    starts = range(0, len(files), CHUNK)
+    pieces = (([content for _, content in files[start : start + CHUNK]], MOST_PIXELS, size) for start in starts)
+    environments: list[dict[str, str]] = [{}] * max(1, min(cores(), len(starts), MOST_WORKERS))
+    answered = [0] * len(starts)  # files of each chunk
+    with contextlib.closing(work(__file__, "decode_chunk", environments, pieces)) as answers:
+        for number, answer in answers:
+            place = starts[number] + answered[number]
             answered[number] += 1
-            if done % CHUNK == 0:
-                on_event(DataProgress(what, done, total, "images"))
-            done += 1
-            place = number * CHUNK + row
-            if not isinstance(answer, str):
-                content, height, width, is_grey = answer
-                yield place, Decoded(np.frombuffer(content, np.uint8).reshape(height, width, 3), is_grey)
-            elif errors is None:
-                raise DataError(f"{names[row]} {answer}")
-            else:
-                errors[place] = DataError(f"{names[row]} {answer}")
-    on_event(DataProgress(what, done, total, "images"))
+            if not isinstance(answer, Died):
+                yield place, answer
+            elif place < min(starts[number] + CHUNK, len(files)):
+                raise RunError(f"a process that decodes images {answer.how}, at {files[place][0]}")
 
 
 def read_file(path: Path) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,15 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from cclfp.data.decode import decode
-from cclfp.errors import DataError, InputError, reason_of, unknown, visible
+from cclfp.errors import DataError, InputError, reason_of, unknown
 from cclfp.events import Note, OnEvent
-from cclfp.metrics import count_of
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 TEST_FOLDERS = {"test", "val", "valid", "validation"}  # the folder of test images, next to train
-MOST_BYTES = 8 << 30  # of all decoded images, which stay in memory
 MOST_CLASSES = 65_535  # labels are stored in two bytes
-MOST_LISTED = 20  # images or classes in an error
+MOST_LISTED = 20  # classes in an error
 
 
 class ImageFile(NamedTuple):
@@ -126,55 +123,6 @@ def abbreviate(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-def decode_files(
-    files: Sequence[tuple[str, Path]], what: str, on_event: OnEvent, size: tuple[int, int] | None, skip_bad: bool
-) -> tuple[np.ndarray, list[int], bool]:
-    """Decode image files, given with their names for messages; ``size``, height and width, is the first one's if None.
-
-    The result is the images as uint8 (N, height, width, 3), the places in ``files`` of those that were decoded, and
-    whether all of these are grey. The others are zeros, or in one error, see :func:`report_bad`.
-    """
-    pixels, first, errors = _empty(len(files), *(size or (1, 1))), "", dict[int, DataError]()
-    are_grey = True
-    with contextlib.closing(decode(files, len(files), on_event, f"{what}: decoding", size, errors)) as decoded:
-        for place, image in decoded:
-            height, width = image.pixels.shape[:2]
-            if not first:
-                first = f"{files[place][0]} is {width}×{height}"
-                pixels = _empty(len(files), height, width)
-            if image.pixels.shape != pixels.shape[1:]:
-                raise InputError(
-                    f"the images have different sizes ({first}, {files[place][0]} is {width}×{height}): choose one "
-                    "size for all, for example --image-size 64"
-                )
-            pixels[place] = image.pixels
-            are_grey = are_grey and image.is_grey
-    report_bad([errors[place] for place in sorted(errors)], what, on_event, skip_bad)
-    return pixels, [place for place in range(len(files)) if place not in errors], are_grey
-
-
-def _empty(count: int, height: int, width: int) -> np.ndarray:
-    """Room for images of a size."""
-    if 3 * count * height * width > MOST_BYTES:
-        raise InputError(
-            f"{count:,} images of {width}×{height} take more than {MOST_BYTES >> 30} GiB of memory: choose a smaller "
-            "size, for example --image-size 64, or fewer at a time"
-        )
-    return np.zeros((count, height, width, 3), np.uint8)
-
-
-def report_bad(errors: Sequence[DataError], what: str, on_event: OnEvent, skip_bad: bool) -> None:
-    """Say which images cannot be read or decoded: they are left out or, unless ``skip_bad``, in one error."""
-    lines = [visible(str(error)) for error in errors]
-    count = count_of(len(lines), "image")
-    if lines and skip_bad:
-        on_event(Note("\n  ".join([f"{what}: left out {count} that cannot be decoded:", *lines])))
-    elif lines:
-        more = [f"and {len(lines) - MOST_LISTED:,} more"] if len(lines) > MOST_LISTED else []
-        title = f"{what}: {count} cannot be decoded (--skip-bad leaves such images out):"
-        raise DataError("\n  ".join([title, *lines[:MOST_LISTED], *more]))
-
-
 def read_images(
     files: Sequence[Path], shape: Sequence[int], on_event: OnEvent, *, skip_bad: bool = False
 ) -> tuple[np.ndarray, list[int]]:
@@ -188,7 +136,7 @@ def read_images(
     if channels not in (1, 3):
         raise InputError(f"images have 1 or 3 channels, and inputs of shape {tuple(shape)} have {channels}")
     named = [(str(file), file) for file in files]
-    pixels, places, _ = decode_files(named, "images", on_event, (height, width), skip_bad)
+    pixels, places, _ = decode(named, "images", on_event, (height, width), skip_bad)
     if channels == 3:
         return pixels[places].transpose(0, 3, 1, 2), places
     grey = np.empty((len(places), 1, height, width), np.uint8)

@@ -274,10 +274,8 @@ class Cifar(Published):
         pictures = [f"{name}.png" for name in self.files]
         labels = ["train_lables.json", "test_lables.json"]  # the package's spelling
         files = read_members(package, "package", [*pictures, *labels], on_event, f"{self.name}: reading")
-        contents = [(name, files[name]) for name in pictures]
-        decoded = dict(decode(contents, len(contents), on_event, f"{self.name}: decoding"))
-        pixels = [decoded[row].pixels for row in range(len(pictures))]
-        images = [rows.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2) for rows in pixels]
+        pixels = decode([(name, files[name]) for name in pictures], self.name, on_event).pixels
+        images = [*pixels.reshape(len(pictures), -1, 32, 32, 3).transpose(0, 1, 4, 2, 3)]
         return _join(images, *(json.loads(files[name]) for name in labels))
 
 
@@ -335,16 +333,16 @@ class TinyImageNet(Published):
             digest.update(name.encode() + b"\0" + files[name])
         if digest.hexdigest() != self.sha256:
             raise DataError(f"{self.name}: its images are not what was published: sha256 {digest.hexdigest()}")
-        arrays = {array: np.empty(spec.shape, spec.dtype) for array, spec in self.arrays.items()}
-        train, test = arrays["train_images"], arrays["test_images"]
-        arrays["train_labels"][:] = np.repeat(np.arange(len(self.wnids)), len(train) // len(self.wnids))
-        arrays["test_labels"][:] = self._test_labels(files.pop(ANNOTATIONS), len(test))
-        # The content of each file is freed as soon as it is decoded.
-        contents = ((name, files.pop(name)) for name in self.images())
-        for row, image in decode(contents, len(files), on_event, f"{self.name}: decoding"):
-            part, place = (train, row) if row < len(train) else (test, row - len(train))
-            part[place] = image.pixels.transpose(2, 0, 1)
-        return arrays
+        train, test = (self.arrays[f"{part}_labels"].shape[0] for part in ("train", "test"))
+        test_labels = self._test_labels(files[ANNOTATIONS], test)
+        decoded = decode([(name, files[name]) for name in self.images()], self.name, on_event)
+        images = decoded.pixels.transpose(0, 3, 1, 2)
+        return {
+            "train_images": images[:train],
+            "train_labels": np.repeat(np.arange(len(self.wnids), dtype=np.uint8), train // len(self.wnids)),
+            "test_images": images[train:],
+            "test_labels": np.array(test_labels, np.uint8),
+        }
 
     def _test_labels(self, annotations: bytes, count: int) -> list[int]:
         lines = (line.split("\t") for line in annotations.decode("latin1").splitlines())

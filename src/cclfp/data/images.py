@@ -19,17 +19,9 @@ import torch
 from cclfp.core.arguments import check_whole
 from cclfp.core.randomness import generator
 from cclfp.data.datasets import ABOUT, MOST_HEADER, is_intact, read_json, store
-from cclfp.data.decode import read_file
+from cclfp.data.decode import MOST_BYTES, decode, read_file, report_bad
 from cclfp.data.download import checksum_of
-from cclfp.data.folders import (
-    MOST_BYTES,
-    ImageFile,
-    abbreviate,
-    choose_classes,
-    decode_files,
-    find_classes,
-    report_bad,
-)
+from cclfp.data.folders import ImageFile, abbreviate, choose_classes, find_classes
 from cclfp.data.formats import ARRAYS, Arrays, Source, os_error_as_data_error, sha256_of
 from cclfp.errors import DataError, InputError, first_line, visible
 from cclfp.events import Note, OnEvent, ignore, with_progress
@@ -159,7 +151,7 @@ def _find_in_folder(
     def read() -> tuple[Arrays, list[str]]:
         named = [(file.name, file.path) for file in files]
         square = None if size is None else (size, size)
-        pixels, places, are_grey = decode_files(named, path.name, on_event, square, skip_bad)
+        pixels, places, are_grey = decode(named, path.name, on_event, square, skip_bad)
         arrays: Arrays = {}
         for part in PARTS:
             chosen = [place for place in places if files[place].part == part]

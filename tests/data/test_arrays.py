@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from samples import EDITS, ORIGINAL, arrays, edited, imported, npy, npz, refused
 from training import texts
 
@@ -58,18 +57,6 @@ def test_floats_and_texts(tmp_path: Path) -> None:
         assert data.train_labels[:4].tolist() == [3, 1, 2, 0]
 
 
-@pytest.mark.parametrize("shape", [(8, 8, 4), (4, 8, 8)])
-def test_arrays_of_four_channels_are_put_on_white(shape: tuple[int, ...], tmp_path: Path) -> None:
-    given = arrays(shape)
-    data = imported(npz(tmp_path / "mine.npz", **given))
-    last = given["train_images"] if shape[-1] == 4 else given["train_images"].transpose(0, 2, 3, 1)
-    for i in range(3):
-        white = Image.new("RGBA", (8, 8), "white")
-        white.alpha_composite(Image.fromarray(last[i]))
-        difference = data.train_images[i].numpy().transpose(1, 2, 0).astype(int) - np.asarray(white)[:, :, :3]
-        assert np.abs(difference).max() <= 1
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -79,7 +66,8 @@ def test_arrays_of_four_channels_are_put_on_white(shape: tuple[int, ...], tmp_pa
         ({"test_images": np.full((12, 8, 8, 3), np.nan)}, "test_images has floats that are not from 0 to 1"),
         ({"train_images": np.zeros((40, 8), np.uint8)}, r"uint8 of shape \(40, 8\); expected uint8 .* \(N, height"),
         ({"train_images": np.zeros((0, 8, 8), np.uint8)}, "expected uint8"),
-        ({"train_images": np.zeros((40, 8, 8, 5), np.uint8)}, "with 1, 3 or 4 channels"),
+        ({"train_images": np.zeros((40, 8, 8, 5), np.uint8)}, "with 1 or 3 channels"),
+        ({"train_images": np.zeros((40, 8, 8, 4), np.uint8)}, "with 1 or 3 channels"),
         ({"train_images": np.zeros((39, 8, 8, 3), np.uint8)}, r"int64 of shape \(40,\); .* each of the 39 images"),
         ({"train_images": np.zeros((40, 9, 8, 3), np.uint8)}, "different shapes"),
         ({"train_labels": np.zeros(40)}, "train_labels is float64 .*expected whole numbers or text"),

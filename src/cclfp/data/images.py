@@ -23,7 +23,7 @@ from cclfp.data.decode import MOST_BYTES, decode, read_file, report_bad
 from cclfp.data.download import checksum_of
 from cclfp.data.folders import ImageFile, abbreviate, choose_classes, find_classes
 from cclfp.data.formats import ARRAYS, Arrays, Source, os_error_as_data_error, sha256_of
-from cclfp.errors import DataError, InputError, first_line, visible
+from cclfp.errors import DataError, InputError, first_line
 from cclfp.events import Note, OnEvent, ignore, with_progress
 
 PARTS = ("train", "test")
@@ -189,7 +189,7 @@ def _find_in_npz(path: Path, classes: Sequence[str] | None, on_event: OnEvent) -
 
 def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tuple[Arrays, list[str]]:
     loaded = _load_npz(path)
-    images = {part: _channels_first(path, part, loaded[f"{part}_images"]) for part in PARTS}
+    images = {part: _to_pixels(f"{path.name}: {part}_images", loaded[f"{part}_images"], on_event) for part in PARTS}
     labels = {part: loaded[f"{part}_labels"] for part in PARTS}
     for part, values in labels.items():
         count = len(images[part])
@@ -206,9 +206,8 @@ def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tu
     arrays: Arrays = {}
     for part in PARTS:
         names = [str(value) for value in labels[part].tolist()]
-        chosen = images[part] if wanted is None else images[part][[name in number for name in names]]
-        whole = _to_uint8(f"{path.name}: {part}_images", chosen, on_event)
-        arrays[f"{part}_images"] = np.ascontiguousarray(whole)
+        is_wanted = slice(None) if wanted is None else [name in number for name in names]
+        arrays[f"{part}_images"] = images[part][is_wanted]
         arrays[f"{part}_labels"] = np.array([number[name] for name in names if name in number], LABELS)
     if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
         shapes = " and ".join(str(arrays[f"{part}_images"].shape[1:]) for part in PARTS)
@@ -216,28 +215,20 @@ def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tu
     return arrays, classes
 
 
-def _channels_first(path: Path, part: str, images: np.ndarray) -> np.ndarray:
-    """Images as (N, channels, height, width). Where both axes can be the channels, the last one is."""
-    if images.size and (images.dtype == np.uint8 or images.dtype.kind == "f") and images.ndim in (3, 4):
-        whole = images[..., None] if images.ndim == 3 else images
-        for axis in (3, 1):
-            if whole.shape[axis] in (1, 3):
-                return np.moveaxis(whole, axis, 1)
-    raise InputError(
-        f"{path}: {part}_images is {images.dtype} of shape {images.shape}; expected uint8 or floats from 0 to 1, "
-        "(N, height, width) or (N, height, width, channels), with 1 or 3 channels"
-    )
-
-
-def _to_uint8(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
-    """Floats from 0 to 1 as whole numbers from 0 to 255."""
-    if images.dtype == np.uint8:
-        return images
-    if not ((images >= 0) & (images <= 1)).all():  # NaN is refused too
-        raise InputError(f"{what} has floats that are not from 0 to 1; expected these, or uint8")
-    on_event(Note(f"{what} has floats, which are stored as whole numbers from 0 to 255"))
-    whole: np.ndarray = np.rint(images * 255).astype(np.uint8)
-    return whole
+def _to_pixels(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
+    """Images as uint8 (N, channels, height, width). Where both axes can be the channels, the last one is."""
+    whole = images[..., None] if images.ndim == 3 else images
+    channels = [axis for axis in (3, 1) if whole.ndim == 4 and whole.shape[axis] in (1, 3)]
+    are_floats = images.dtype.kind == "f" and bool(((images >= 0) & (images <= 1)).all())  # none is NaN
+    if not images.size or not channels or not (are_floats or images.dtype == np.uint8):
+        raise InputError(
+            f"{what} is {images.dtype} of shape {images.shape}; expected uint8 or floats from 0 to 1, "
+            "(N, height, width) or (N, height, width, channels), with 1 or 3 channels"
+        )
+    if are_floats:
+        on_event(Note(f"{what} has floats, which are stored as whole numbers from 0 to 255"))
+        whole = np.rint(whole * 255).astype(np.uint8)
+    return np.ascontiguousarray(np.moveaxis(whole, channels[0], 1))
 
 
 def _load_npz(path: Path) -> Arrays:
@@ -246,8 +237,7 @@ def _load_npz(path: Path) -> Arrays:
         with zipfile.ZipFile(path) as archive:
             there = archive.namelist()
             if missing := [name for name in ARRAYS if f"{name}.npy" not in there]:
-                found = ", ".join(name.removesuffix(".npy") for name in there[:12]) or "nothing"
-                raise InputError(f"{path} lacks {', '.join(missing)}; it has {visible(found)}")
+                raise InputError(f"{path} lacks {', '.join(missing)}")
             members = {name: archive.getinfo(f"{name}.npy") for name in ARRAYS}
             if sum(member.file_size for member in members.values()) > MOST_BYTES:
                 raise InputError(f"{path}: its arrays take more than {MOST_BYTES >> 30} GiB of memory")

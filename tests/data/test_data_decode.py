@@ -9,7 +9,6 @@ import os
 import struct
 import subprocess
 import sys
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,22 +149,6 @@ def test_what_cannot_be_decoded_is_named(content: Any, message: str) -> None:
     with pytest.raises(DataError, match=rf"mine: 1 image cannot be decoded .*\n  bad\.png {message}"):
         decode(files, "mine", ignore)
     assert decode(files, "mine", ignore, skip_bad=True).places == [place for place in range(11) if place != 5]
-
-
-def test_a_worker_that_is_killed_is_an_error_and_not_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, real = [], subprocess.Popen
-
-    def start(*arguments: Any, **options: Any) -> Any:
-        processes.append(real(*arguments, **options))
-        threading.Timer(0.8, processes[0].kill).start()  # in the middle of these files, which take 2 s
-        return processes[-1]
-
-    monkeypatch.setattr(subprocess, "Popen", start)
-    monkeypatch.setattr(module, "cores", lambda: 1)
-    large = encoded(np.zeros((3000, 3000), np.uint8))
-    with pytest.raises(RunError, match=r"a process that decodes images was killed by signal 9, .*, at \d+"):
-        decode([(str(number), large) for number in range(module.CHUNK)], "mine", ignore)
-    assert processes[0].poll() is not None
 
 
 @pytest.mark.parametrize("answered", [0, 1, 2])

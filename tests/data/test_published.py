@@ -18,7 +18,7 @@ from little import ARCHIVED, MAKE, Little, Patch, make, string
 from cclfp.data import DATASETS, dataset_path, fetch, formats, import_dataset, load_dataset, remove_dataset, verify
 from cclfp.data.formats import ANNOTATIONS, ARRAYS
 from cclfp.errors import DataError, InputError
-from cclfp.events import DataProgress, Note, ignore
+from cclfp.events import DataProgress, Note
 
 
 @pytest.fixture(params=MAKE)
@@ -130,21 +130,6 @@ def test_an_archive_that_cannot_be_read(tmp_path: Path, monkeypatch: Patch) -> N
     monkeypatch.setattr(formats, "checksum_of", refuse)
     with pytest.raises(DataError, match=f"^cifar10: Permission denied: {path}$"):
         fetch("cifar10")
-
-
-def test_an_archive_is_no_folder_of_files(tmp_path: Path, monkeypatch: Patch) -> None:
-    """A dataset can have 110,000 files, which are looked for only in a folder."""
-    little, asked, real = make("tiny-imagenet", monkeypatch), list[Path](), Path.is_file
-    archive = tmp_path / little.source.archive
-    archive.write_bytes(little.pack())
-
-    def is_file(path: Path) -> bool:
-        asked.append(path)
-        return real(path)
-
-    monkeypatch.setattr(Path, "is_file", is_file)
-    assert little.source.read(archive, ignore) is not None
-    assert {path.name for path in asked} == {archive.name}
 
 
 def test_an_evil_pickle_does_nothing(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from conftest import Cli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from samples import CLASSES, EDITS, ORIGINAL, edited, npy, npz, photos
+from samples import CLASSES, EDITS, ORIGINAL, edited, npz, photos
 
 from cclfp.data import datasets, import_images, is_cached, list_datasets, load_dataset, own_datasets, remove_dataset
 from cclfp.data.datasets import get_dataset, pack, store, unpack, verify
@@ -75,15 +75,6 @@ def test_stored_files_are_refused_or_read_right(stored: Path, file: str, edits: 
         (stored / file).write_bytes(content)
 
 
-def test_arrays_that_are_refused(stored: Path) -> None:
-    path, contents = stored / "train_images.npy", [b"\x93NUMPY\2\0\xa0\x0f\0\0" + b"[" * 4000]
-    contents += [npy(np.zeros((8, 3, 4, 5), np.int8)), npy(np.zeros((7, 3, 4, 5), np.uint8))]
-    for content in contents:
-        path.write_bytes(content)
-        with pytest.raises(DataError, match="cannot be read .*train_images.*Remove"):
-            load_dataset(stored.parent.name)
-
-
 def forget_checksum(stored: Path) -> None:
     """Of the description, which an earlier version did not store."""
     sums = json.loads((stored / "sums.json").read_text())
@@ -114,13 +105,6 @@ def test_a_description_without_a_field_is_refused(field: str, stored: Path, cli:
     (stored / "about.json").write_text(json.dumps(about))
     answer = cli("show", stored.parent.name)
     assert (answer.code, "about.json is incomplete or invalid" in " ".join(answer.err.split())) == (2, True)
-
-
-def test_a_description_of_images_has_no_orders_of_classes(stored: Path) -> None:
-    forget_checksum(stored)
-    about = json.loads((stored / "about.json").read_text())
-    (stored / "about.json").write_text(json.dumps(about | {"class_orders": {"mine": [1, 0]}}))
-    assert get_dataset(stored.parent.name).class_orders == {}
 
 
 def test_what_earlier_versions_stored_is_read(stored: Path) -> None:

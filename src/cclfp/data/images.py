@@ -11,7 +11,6 @@ import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,12 +31,9 @@ TEST_SHARE = 5  # one of this many images in a class folder is for testing
 EXPECTED = "expected a folder of class folders, or an .npz file"
 
 
-class Found(NamedTuple):
-    """A user's images before they are read."""
-
-    digest: str  # of all that the arrays depend on
-    facts: dict[str, int | None]  # how they are read, for the description that is stored
-    read: Callable[[], tuple[Arrays, list[str]]]  # gives the arrays and the names of the classes
+# What is found before images are read: a digest of all that the arrays depend on, how they are read (for the stored
+# description), and a function that gives the arrays and the names of the classes.
+Found = tuple[str, dict[str, int | None], Callable[[], tuple[Arrays, list[str]]]]
 
 
 def import_images(
@@ -81,21 +77,21 @@ def import_images(
     size = None if size is None else check_whole("image size", size, at_least=1)
     split_seed = None if split_seed is None else check_whole("split seed", split_seed, at_least=0)
     if path.is_dir():
-        found = _find_in_folder(path, size, split_seed, classes, skip_bad, on_event)
+        digest, facts, read = _find_in_folder(path, size, split_seed, classes, skip_bad, on_event)
     elif path.is_file() and path.suffix == ".npz":
         if size is not None or split_seed is not None:
             raise InputError(f"{path} is an .npz: size and split seed do not apply to it")
-        found = _find_in_npz(path, classes, on_event)
+        digest, facts, read = _find_in_npz(path, classes, on_event)
     else:
         raise InputError(f"--images {path}{'' if path.exists() else ' does not exist'}: {EXPECTED}")
     slug = re.sub(r"[^a-z0-9]+", "-", (path.name if path.is_dir() else path.stem).casefold()).strip("-") or "images"
-    name = f"{slug}-{found.digest[:8]}"
+    name = f"{slug}-{digest[:8]}"
     if is_intact(name):
-        if read_json(name, ABOUT).get("digest") != found.digest:
+        if read_json(name, ABOUT).get("digest") != digest:
             raise InputError(f"{name} is already the name of other images: rename the folder or file")
         on_event(Note(f"{name}: {path.name} has not changed since it was imported"))
         return name
-    arrays, names = found.read()
+    arrays, names = read()
     _check(path, arrays, names)
     counts = f"{len(arrays['train_labels']):,} training and {len(arrays['test_labels']):,} test images"
     summary, side = f"{len(names)} classes, {counts}", "×".join(map(str, arrays["train_images"].shape[2:]))
@@ -107,11 +103,11 @@ def import_images(
         "mean": mean,
         "std": std,
         "arrays": {a: (arrays[a].shape, sha256_of(arrays[a]), str(arrays[a].dtype)) for a in ARRAYS},
-        "digest": found.digest,
-        **found.facts,
+        "digest": digest,
+        **facts,
     }
     store(Source.described(name, about), arrays, about)
-    seed = found.facts.get("split_seed")
+    seed = facts.get("split_seed")
     on_event(Note(f"{name}: {summary}{'' if seed is None else f', split with seed {seed}'}"))
     return name
 
@@ -160,7 +156,7 @@ def _find_in_folder(
             arrays[f"{part}_labels"] = np.array([files[place].label for place in chosen], LABELS)
         return arrays, names
 
-    return Found(digest.hexdigest(), facts, read)
+    return digest.hexdigest(), facts, read
 
 
 def _divide(files: Sequence[ImageFile], path: Path, classes: Sequence[str], seed: int) -> list[ImageFile]:
@@ -184,7 +180,7 @@ def _find_in_npz(path: Path, classes: Sequence[str] | None, on_event: OnEvent) -
         digest = checksum_of(path, "sha256")
     if classes is not None:
         digest = hashlib.sha256(json.dumps([digest, sorted(classes)]).encode()).hexdigest()
-    return Found(digest, {}, lambda: _read_npz(path, classes, on_event))
+    return digest, {}, lambda: _read_npz(path, classes, on_event)
 
 
 def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tuple[Arrays, list[str]]:

@@ -89,7 +89,7 @@ def _empty(count: int, height: int, width: int) -> np.ndarray:
 
 
 def report_bad(errors: Sequence[DataError], what: str, on_event: OnEvent, skip_bad: bool) -> None:
-    """Say which images cannot be read or decoded: they are left out or, unless ``skip_bad``, in one error."""
+    """List the images that cannot be read or decoded: in a note with ``skip_bad``, otherwise in one error."""
     lines = [visible(str(error)) for error in errors]
     count = count_of(len(lines), "image")
     if lines and skip_bad:

@@ -46,10 +46,11 @@ def find_classes(
         parts = {part: _folders(top[name], left_out) for part, name in (("train", "train"), ("test", tests[0]))}
     names = sorted({name for folders in parts.values() for name in folders}, key=numeric_order)
     classes = choose_classes(path.name, names, wanted)
+    labels = {name: label for label, name in enumerate(classes)}
     files = [
-        ImageFile(file, file.relative_to(path).as_posix(), classes.index(name), part)
+        ImageFile(file, file.relative_to(path).as_posix(), labels[name], part)
         for part, folders in parts.items()
-        for name in sorted(folders.keys() & set(classes))
+        for name in sorted(folders.keys() & labels.keys())
         for file in _images(folders[name], left_out)
     ]
     if not files:

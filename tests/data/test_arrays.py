@@ -72,7 +72,6 @@ def test_floats_and_texts(tmp_path: Path) -> None:
         ),
         ({"train_images": np.zeros((40, 8), np.uint8)}, r"uint8 of shape \(40, 8\); expected uint8 .* \(N, height"),
         ({"train_images": np.zeros((0, 8, 8), np.uint8)}, "expected uint8"),
-        ({"train_images": np.zeros((40, 8, 8, 5), np.uint8)}, "with 1 or 3 channels"),
         ({"train_images": np.zeros((40, 8, 8, 4), np.uint8)}, "with 1 or 3 channels"),
         ({"train_images": np.zeros((39, 8, 8, 3), np.uint8)}, r"int64 of shape \(40,\); .* each of the 39 images"),
         ({"train_images": np.zeros((40, 9, 8, 3), np.uint8)}, "different shapes"),

@@ -56,13 +56,6 @@ def test_forms_of_an_archive(name: str, form: str, tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.rglob("evil"))
 
 
-def test_idx_files_may_be_gzipped(tmp_path: Path, monkeypatch: Patch) -> None:
-    little = make("mnist", monkeypatch)
-    little.files = {f"{name}.gz": gzip.compress(raw) for name, raw in little.files.items()}
-    import_dataset("mnist", little.place(tmp_path / "mine"))
-    little.check()
-
-
 SPOILT: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda raw: raw[:-9],
     "longer": lambda raw: raw + b"\0",

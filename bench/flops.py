@@ -33,18 +33,19 @@ def count(case: Case) -> float:
     """The operations of one step of one run: the mean over the tasks that the case measures."""
     small = dataclasses.replace(case, engine="eager", device="cpu", precision="", seeds=1, side=SIDE, examples=EXAMPLES)
     cohort, per_task = start(small, "random", lambda text: None), list[float]()
-    replica, train_step, taken = cohort.replicas[0], Learner.train_step, 0
+    replica, step, taken = cohort.replicas[0], Learner.step, 0
 
-    def counted(*arguments: Any) -> None:
+    def counted(learner: Learner, *arguments: Any) -> Any:
         """Take only the last step of a task: the others of the task have the same operations."""
         nonlocal taken
         taken += 1
         if taken == replica.steps(replica.position):
             with FlopCounterMode(display=False) as counter:
-                train_step(*arguments)
+                step(learner, *arguments)
             per_task.append(counter.get_total_flops())
+        return learner.model, None
 
-    with mock.patch.object(Learner, "train_step", counted):
+    with mock.patch.object(Learner, "step", counted):
         while not cohort.is_done and replica.position != case.tasks:
             taken = 0
             cohort.advance()

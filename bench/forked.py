@@ -30,7 +30,7 @@ def _train(case: Case, how: str) -> dict[str, Any]:
         cohort = start(case, "real", notes.append)
         while not cohort.is_done:
             cohort.advance()
-    if how == "stacked" and not any("as one network" in note for note in notes):
+    if how == "stacked" and not any("stacked kernels" in note for note in notes):
         raise SystemExit(f"{case}: not trained in stacked kernels, which need a Hopper card")
     accuracies = [replica.accuracy for replica in cohort.replicas]
     print(f"  {case}, {how}: {', '.join(f'{each:.2f}' for each in accuracies)}", flush=True)

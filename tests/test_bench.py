@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import first_run
-import measure
 import pytest
 from case import Case, Run, Task, make_stream
 from charts import Charts
-from first_run import JOBS, SCRIPTS, TORCH, Row, command_of, rows_of, time_row
 from flops import count
 from growth import read_bends
 from measure import chosen_sections, take_turns
@@ -47,31 +43,6 @@ def test_all_cases_can_be_asked_for() -> None:
     assert grid.groups("cuda", False)[-1][0].replicas == 240
     assert [s.name for s, _ in chosen_sections(["scaling"], ["cpu"])] == ["replicas", "memory", "tasks", "side"]
     assert set(read_bends()) == {f"{s.name}, {device}" for s in SECTIONS if s.is_scaling for device in s.devices}
-
-
-def test_whole_commands_are_those_of_users(tmp_path: Path) -> None:
-    for method in JOBS:
-        rows = rows_of(method, False, tmp_path)
-        assert {(row.who, row.cores) for row in rows} >= {("default", 1), ("default", 2), ("before", 1), ("before", 2)}
-        for row in rows:
-            command = command_of(row, tmp_path / "runs.sqlite")
-            if row.who in SCRIPTS:
-                assert Path(command[3]).is_file()
-            elif row.who != TORCH:
-                assert command[:4] == [sys.executable, "-m", "cclfp", "run"]
-                engine = command[command.index("--engine") + 1]
-                assert engine == ("auto" if row.who == "default" or method == "grid" else "eager")
-
-
-def test_a_command_is_timed_on_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import json, os; print(json.dumps({'cores': len(os.sched_getaffinity(0))}))"
-    monkeypatch.setattr(first_run, "command_of", lambda row, store: [sys.executable, "-c", code])
-    measured = time_row(Row("er", "plain"), None)
-    assert measured["cores"] == 1
-    assert 0 < measured["seconds"] < 60
-    monkeypatch.setattr(first_run, "command_of", lambda row, store: [sys.executable, "-c", "exit('no such thing')"])
-    with pytest.raises(SystemExit, match="no such thing"):
-        time_row(Row("er", "plain"), None)
 
 
 def whole(who: str, seconds: list[float], **more: Any) -> dict[str, Any]:
@@ -175,36 +146,3 @@ def test_the_newest_counts_and_some_methods_are_put_into_the_one_before(tmp_path
     assert steps() == {"er": 1.0, "hal": 2.0, "gem": 3.0}
     write_measured(tmp_path, 4, steps_of(hal=6.0), method="hal", images="random")
     assert steps() == {"hal": 6.0}
-
-
-def test_a_measurement_that_is_stopped_is_kept_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "measured.json"
-
-    def stopping(*arguments: Any) -> Any:
-        yield [{"case": {}, "step_ms": 1.0}]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(measure, "measure", stopping)
-    monkeypatch.setattr(sys, "argv", ["measure.py", "--suite", "methods", "--device", "cpu", "--out", str(out)])
-    with pytest.raises(KeyboardInterrupt):
-        measure.main()
-    document = json.loads(out.read_text())
-    assert (len(document["sections"][0]["results"]), document["stopped"]) == (1, "before its end")
-
-
-def test_only_the_cases_of_some_methods(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(measure, "Run", lambda case, *_: case)
-    monkeypatch.setattr(measure, "take_turns", lambda runs: [{"step_ms": 1.0} for _ in runs])
-    out = tmp_path / "some.json"
-    command = ["measure.py", "--suite", "methods,cluster", "--device", "cpu", "--method", "hal,er", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", command)
-    measure.main()
-    written = json.loads(out.read_text())
-    assert {r["case"]["method"] for section in written["sections"] for r in section["results"]} == {"er", "hal"}
-    assert "--method hal,er" in written["command"]
-    monkeypatch.setattr(sys, "argv", [*command, "--method", "hal,nix"])
-    with pytest.raises(SystemExit):
-        measure.main()
-    assert "--method nix: expected some of" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -128,29 +127,6 @@ def test_gradients_are_finite(batch: tuple[Tensor, Tensor, Tensor], dtype: torch
         assert torch.isfinite(loss)
         (g,) = torch.autograd.grad(loss, z)
         assert torch.isfinite(g).all()
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(1, 6), st.booleans(), st.integers(0, 2**32))
-def test_gradcheck(n: int, repeat: bool, seed: int) -> None:
-    g = torch.Generator().manual_seed(seed)
-    z = torch.randn(n, 3, dtype=torch.float64, generator=g)
-    z_old = torch.randn(n, 3, dtype=torch.float64, generator=g)
-    if repeat:
-        z[-1], z_old[0] = z[0], z[0]
-    for d in (distances(z, z_old), distances(z, z)):
-        if ((d > 0) & (d <= 1e-3)).any():
-            return  # a numeric derivative would step over the kink
-    y = torch.arange(n) % 2
-    z.requires_grad_()
-    check: list[Callable[[Tensor], Tensor]] = [
-        lambda z: propagation_weights(z, z_old, 0.7),
-        lambda z: propagate(z, z_old, 0.3, 0.7),
-        lambda z: contrastive_rehearsal(z, z_old, 0.7),
-        lambda z: supervised_contrastive(z, y, 0.7),
-    ]
-    for function in check:
-        assert torch.autograd.gradcheck(function, (z,))
 
 
 def test_gradient_is_zero_at_distance_zero() -> None:

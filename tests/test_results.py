@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import runpy
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -196,29 +195,3 @@ def test_private_data_of_a_machine_is_not_published(what: str, environment: dict
     record["environment"] |= environment
     with pytest.raises(InputError, match=f"mnist.jsonl, line 1: .*{what}.* must not be published"):
         render.Results([write(tmp_path / "mnist.jsonl", [record])])
-
-
-@pytest.mark.slow
-def test_the_records_files_and_remarks_are_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    records = [record_of(cell_of("accuracy", "ER-Res.", "split-mnist", "class"), seed, 80.0) for seed in range(6)]
-    one, other = (write(tmp_path / name, records) for name in ("a.jsonl", "b.jsonl"))
-    assert "**1 of them belong to no number**" in render.render_document([one], NO_REMARKS)
-    with pytest.raises(InputError, match=r"records that occur twice: .*b.jsonl, line 1"):
-        render.Results([one, other])
-    remarks = tmp_path / "remarks.md"
-    remarks.write_text("# For the reader of this file\n\n## buffer\n\nOf memories.\n")
-    text = render.render_document([], render.read_remarks(remarks))
-    assert section(text, TABLES["buffer"]).endswith("Of memories.\n")
-    assert "For the reader" not in text
-    remarks.write_text("## bufer\n\nOf memories.\n")
-    with pytest.raises(InputError, match=r"remarks.md: bufer: expected headings of head, "):
-        render.read_remarks(remarks)
-    (tmp_path / "bad.jsonl").write_text("{}")
-    monkeypatch.setattr(sys, "argv", ["render.py", str(tmp_path / "bad.jsonl"), "--to", str(tmp_path / "R.md")])
-    with pytest.raises(SystemExit) as stop:
-        render.main()
-    assert stop.value.code == 2
-    assert "bad.jsonl, line 1: not a run record" in capsys.readouterr().err
-    assert not (tmp_path / "R.md").exists()

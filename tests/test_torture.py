@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torture import shortages
 from torture.campaign import FINE, Kind, Outcome, Verdict
 from torture.kinds import KINDS
 from torture.report import LEAST_FILES, LEAST_KILLS, NAMES, TEMPLATE, facts, render, shortfall, summary
@@ -78,17 +74,3 @@ def test_the_tests_that_hold_the_defects_exist() -> None:
     assert len(named) > 30
     for file, name in named:
         assert f"\ndef {name}(" in (ROOT / file).read_text(encoding="utf-8"), name
-
-
-def test_where_mounting_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A namespace that allows nothing, and a machine without the program: neither ends a case with a traceback."""
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(shortages, "libc", lambda: SimpleNamespace(unshare=lambda flags: 0))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert not shortages.own_mounts()
-    monkeypatch.setattr(os, "getuid", lambda: 1000)
-    monkeypatch.setattr(Path, "write_text", refuse)
-    assert not shortages.own_mounts()

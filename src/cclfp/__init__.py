@@ -13,14 +13,16 @@ from cclfp._version import __version__
 from cclfp.errors import DataError, InputError
 
 if TYPE_CHECKING:
-    from cclfp.learner import Learner, load, make
-    from cclfp.methods import Method
-    from cclfp.paper.study import study
-    from cclfp.paper.tuning import tune
-    from cclfp.runs.execution import Execution
-    from cclfp.runs.problem import Problem
-    from cclfp.runs.results import Result
-    from cclfp.runs.run import run
+    from cclfp.learner import Learner as Learner
+    from cclfp.learner import load as load
+    from cclfp.learner import make as make
+    from cclfp.methods import Method as Method
+    from cclfp.paper.study import study as study
+    from cclfp.paper.tuning import tune as tune
+    from cclfp.runs.execution import Execution as Execution
+    from cclfp.runs.problem import Problem as Problem
+    from cclfp.runs.results import Result as Result
+    from cclfp.runs.run import run as run
 
 # torch takes two seconds to import; the command line's help should not wait for it.
 _LAZY = {
@@ -38,21 +40,7 @@ _LAZY = {
 
 _MODULES = ("data", "losses", "metrics", "methods", "nets", "schedules", "paper", "streams", "testing", "transforms")
 
-__all__ = [
-    "DataError",
-    "Execution",
-    "InputError",
-    "Learner",
-    "Method",
-    "Problem",
-    "Result",
-    "__version__",
-    "load",
-    "make",
-    "run",
-    "study",
-    "tune",
-]
+__all__ = ["DataError", "InputError", "__version__", *_LAZY]
 
 
 def __getattr__(name: str) -> Any:

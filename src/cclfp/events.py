@@ -100,10 +100,8 @@ def with_progress(
     items: Iterable[Item], total: int, on_event: OnEvent, what: str, unit: str, every: int = 500
 ) -> Iterator[Item]:
     """Yield the items, and report the progress after every ``every`` of them."""
-    done = 0
-    for item in items:
+    for done, item in enumerate(items):
         if done % every == 0:
             on_event(DataProgress(what, done, total, unit))
         yield item
-        done += 1
-    on_event(DataProgress(what, done, total, unit))
+    on_event(DataProgress(what, total, total, unit))

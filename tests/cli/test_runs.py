@@ -84,9 +84,11 @@ def test_check(store: Store, cli: Cli, tmp_path: Path) -> None:
     answer = cli("runs", "check", "--store", store.path)
     assert answer.code == 1
     first, second, total = answer.out.splitlines()
-    run = f"bad: {record(1)['key']}  er on split-mnist (class), seed 1"
+    run = f"bad: {record(1)['key'][:8]}  er on split-mnist (class), seed 1"
     assert first == f"{run}: it does not match its checksum"
-    assert second == f"bad: {record(2)['key']}  er on split-mnist (a\\x1b[2J), seed 2: it does not match its checksum"
+    assert (
+        second == f"bad: {record(2)['key'][:8]}  er on split-mnist (a\\x1b[2J), seed 2: it does not match its checksum"
+    )
     assert total == f"{store.path}: 2 good records, 2 bad"
     assert answer.err == f"cclfp runs delete --bad --store {store.path} deletes what is bad\n"
     answer = cli("runs", "check", "--store", store.path, "--json")
@@ -100,7 +102,7 @@ def test_delete_by_key_and_by_filter(store: Store, cli: Cli) -> None:
     where = ("--store", store.path, "--yes")
     answer = cli("runs", "delete", record(1)["key"][:10], *where)
     assert answer.code == 0, answer.err
-    run = "er on split-mnist (class), seed 1, memory 200, lr=0.1: 51.85 %"
+    run = "er on split-mnist (class), seed 1, memory=200 lr=0.1: 51.85 %"
     assert answer.out == f"{record(1)['key'][:8]}  {run}\n1 run deleted from {store.path}\n"
     document = cli("runs", "delete", "--method", "er", "--seed", "0", *where, "--json").json
     assert [row["key"] for row in document["deleted"]] == [record(0)["key"]]

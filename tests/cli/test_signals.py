@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import multiprocessing
 import os
 import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,40 +89,34 @@ def test_sigterm_leaves_no_child_and_no_lock(small_mnist: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "message", "first"),
+    ("body", "message"),
     [
-        ("time.sleep(60)", pickle.dumps([]), "stdin"),  # in a long step
-        ("time.sleep(60)", pickle.dumps([1])[:-2], "stdin"),  # in a message
-        ("answer('note')", pickle.dumps([]), "stdout"),  # it reports to nobody
+        ("time.sleep(60)", b"\0\0\0\x10pickle"),  # in a message
+        ("answer('note')", b"\0\0\0\x05" + pickle.dumps([], 2)),  # it reports to nobody
     ],
 )
-def test_a_worker_whose_parent_is_gone_ends_silently(body: str, message: bytes, first: str, tmp_path: Path) -> None:
+def test_a_worker_whose_parent_is_gone_ends_silently(body: str, message: bytes, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"import time\ndef work(piece, answer): {body}\n")
-    command = [sys.executable, "-P", "-c", workers._command(str(tmp_path / "mine.py"), "work")[-1]]
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process: Any = subprocess.Popen(command, start_new_session=True, **pipes)
+    ours, theirs = multiprocessing.Pipe()
+    command, pipes = workers._command(str(tmp_path / "mine.py"), "work"), {"stdin": theirs, "stderr": subprocess.PIPE}
+    process: Any = subprocess.Popen(command, start_new_session=True, **pipes)  # type: ignore[call-overload]
+    theirs.close()
     with process:
-        if first == "stdout":
-            process.stdout.close()
-        process.stdin.write(message)
-        process.stdin.flush()
-        if first == "stdin":
-            time.sleep(0.5)
-            process.stdin.close()
+        os.write(ours.fileno(), message)
+        assert ours.recv() == (True, None)
+        ours.close()
         ended = wait_until(lambda: process.poll() is not None, 10)
         process.kill()
         assert (ended, process.stderr.read()) == (True, b"")
 
 
-def test_a_worker_whose_pipe_is_held_by_another_process() -> None:
-    """It still ends soon after its parent."""
-    imports = "import time; from cclfp.core.workers import end_with_parent"
-    child = f"{imports}; end_with_parent(); print(1, flush=True); time.sleep(60)"
-    parent = (
-        f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.PIPE)\n"
-        "p.stdout.readline(); print(p.pid)"
+def test_a_worker_in_a_long_step_ends_with_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import os, time\ndef work(piece, answer): answer(os.getpid()); time.sleep(60)")
+    code = (
+        "import sys, cclfp.core.workers as w; [print(a, flush=True) for _, a in w.work(sys.argv[1], 'work', [{}], [0])]"
     )
-    read, write = os.pipe()  # this process has the other end
-    with contextlib.closing(os.fdopen(read)) as stdin, contextlib.closing(os.fdopen(write, "w")):
-        done = subprocess.run([sys.executable, "-c", parent], stdin=stdin, stdout=subprocess.PIPE, check=True)
-        assert wait_until(lambda: not alive(int(done.stdout)), 10)
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "mine.py")], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        parent.kill()
+    assert wait_until(lambda: not alive(worker), 10)

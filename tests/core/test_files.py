@@ -102,12 +102,14 @@ FOREIGN = ("uv.lock", "poetry.lock", "cluster.lock", ".x.tmp", f".a.ckpt.{2**22 
 
 def test_a_folder_of_checkpoints_may_be_any_folder(tmp_path: Path) -> None:
     ours = [f"{KEY}.lock", "cclfp-cluster.lock", f".{KEY}.ckpt.{dead()}-{files._host_id()}0a1b2c3d.tmp"]
-    held, checkpoint = f"{KEY[::-1]}.lock", f"{KEY}.ckpt"
-    put(tmp_path, held, *ours)
+    held, stored, checkpoint = f"{KEY[::-1]}.lock", f"{KEY[::-1]}.ckpt", f"{KEY}.ckpt"
+    put(tmp_path, held, stored, *ours)
     put(tmp_path, checkpoint, *FOREIGN, days=9)
     with FileLock(tmp_path / held):
-        remove_left_overs(tmp_path)
-    assert names(tmp_path) == {held, checkpoint, *FOREIGN}
+        remove_left_overs(tmp_path, stored=[KEY[::-1]])
+        assert names(tmp_path) == {held, stored, checkpoint, *FOREIGN}
+    remove_left_overs(tmp_path, stored=[KEY[::-1]])
+    assert names(tmp_path) == {checkpoint, *FOREIGN}
     assert all((tmp_path / name).read_text() == name for name in FOREIGN)
 
 

@@ -220,19 +220,14 @@ def observe(memory: Memory, rows: range) -> None:
     memory.write(examples(rows), memory.schedule.place([0] * len(rows)))
 
 
-def test_memory_holds_what_the_schedule_says() -> None:
-    memory = Memory(Reservoir(4, seed=0), CPU)
-    for start in range(0, 30, 5):
-        observe(memory, range(start, start + 5))
-    held = held_by(Reservoir(4, seed=0), [0] * 30, 5)
-    assert memory.examples().y.tolist() == memory.examples().x[:, 0].tolist() == [held[slot] for slot in range(4)]
-
-
-def test_storage_grows_with_what_comes() -> None:
-    memory = Memory(Reservoir(10**12, seed=0), CPU)
-    for start in range(0, 100, 7):
+@pytest.mark.parametrize("size", [4, 10**12])
+def test_memory_holds_what_the_schedule_says_in_storage_that_grows(size: int) -> None:
+    memory = Memory(Reservoir(size, seed=0), CPU)
+    for start in range(0, 105, 7):
         observe(memory, range(start, start + 7))
-    assert memory.examples().y.tolist() == list(range(105))
+    held = held_by(Reservoir(size, seed=0), [0] * 105, 7)
+    wanted = [held[slot] for slot in range(min(size, 105))]
+    assert memory.examples().y.tolist() == memory.examples().x[:, 0].tolist() == wanted
 
 
 def test_rows_of_a_stream_become_copies_when_written_to() -> None:

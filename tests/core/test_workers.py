@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
+from processes import alive, children
 
 from cclfp.core.workers import Died, work
 
@@ -36,7 +36,7 @@ def test_all_answers_come_from_any_worker(file: str) -> None:
 
 
 def test_a_worker_that_ends_loses_its_piece_alone(file: str) -> None:
-    died = Died("ended with code 7", has_started=True)
+    died = Died("ended with code 7")
     found = list(work(file, "work", [{}], ["die", 1, "die", 1]))
     assert found == [(0, died), (1, (None, 0)), (2, died), (3, (None, 0))]
 
@@ -44,7 +44,7 @@ def test_a_worker_that_ends_loses_its_piece_alone(file: str) -> None:
 def test_workers_that_cannot_start_are_not_tried_again(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'log')!r}, 'a').write('x')\nraise SystemExit(3)")
     found = list(work(str(tmp_path / "mine.py"), "work", [{}, {}], [1, 1, 1]))
-    assert found == [(number, Died("ended with code 3", has_started=False)) for number in range(3)]
+    assert found == [(number, Died("could not start (it ended with code 3)")) for number in range(3)]
     assert (tmp_path / "log").read_text() == "xx"
 
 
@@ -55,15 +55,10 @@ def test_a_worker_that_cannot_start_is_not_missed_while_others_can(tmp_path: Pat
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-def test_all_processes_end_with_the_work(is_done: bool, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, processes = subprocess.Popen, list[Any]()
-
-    def start(*arguments: Any, **options: Any) -> Any:
-        processes.append(real(*arguments, **options))
-        return processes[-1]
-
-    monkeypatch.setattr(subprocess, "Popen", start)
+def test_all_processes_end_with_the_work(is_done: bool, file: str) -> None:
     with contextlib.closing(work(file, "work", [{}, {}], [1, 1])) as answers:
         assert next(answers)[1] == (None, 0)
+        started = children(os.getpid())
         assert len(list(answers) if is_done else []) == is_done
-    assert [process.poll() is None for process in processes] == [False, False]
+    assert len(started) >= 2
+    assert not any(map(alive, started))

@@ -154,7 +154,7 @@ def test_what_cannot_be_decoded_is_named(content: Any, message: str) -> None:
 @pytest.mark.parametrize("answered", [0, 1, 2])
 def test_a_worker_that_dies(answered: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It loses the files of its chunk for which it has not answered."""
-    answer, death = (b"\0\0\0", 1, 1, True), Died("was killed", has_started=True)
+    answer, death = (b"\0\0\0", 1, 1, True), Died("was killed")
 
     def answers(*arguments: Any) -> Iterator[tuple[int, Any]]:
         assert len(list(arguments[-1])) == 2

@@ -134,6 +134,12 @@ def test_a_failure_is_an_error(answers: Any, error: str, asked: int, server: Ser
     assert len(server.asked) == asked
 
 
+def test_an_endless_answer_is_cut_off(server: Server, tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(download, "MOST_DOWNLOADED", SOME)
+    with pytest.raises(DataError, match=f"has more than {SOME:,} bytes, the limit of a download"):
+        get(server, tmp_path)
+
+
 # -- datasets -----------------------------------------------------------------------------------------------------
 
 

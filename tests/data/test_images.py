@@ -96,6 +96,22 @@ def test_other_formats_folders_and_files(tmp_path: Path) -> None:
     assert "photos: left out .cache, __MACOSX, cat/.thumbnails and 2 more" in texts(events)
 
 
+def test_classes_that_are_the_same_by_mistake_are_told(tmp_path: Path) -> None:
+    folder, events = photos(tmp_path / "photos", each=2), list[Event]()
+    names = ("Ox", "caf\u00e9", "cafe\u0301")  # e with an accent, in one character and in two
+    for name in names:
+        (folder / name).mkdir()
+        for number in (1, 2):
+            picture(number).save(folder / name / f"{number}.png")
+    (folder / "all").symlink_to("..")
+    same = "these classes differ only by case or Unicode form"
+    import_images(folder, on_event=events.append)
+    assert f"photos: {same}: Ox and ox, cafe\u0301 and caf\u00e9" in texts(events)
+    assert "photos: the class all is a link to the whole folder" in texts(events)
+    import_images(npz(tmp_path / "mine.npz", **arrays(labels=["cat", "Cat", "dog", "ox"])), on_event=events.append)
+    assert f"mine.npz: {same}: Cat and cat" in texts(events)
+
+
 def test_sizes(tmp_path: Path) -> None:
     folder = photos(tmp_path / "photos")
     picture(7, (40, 20)).save(folder / "ox" / "3.png")
@@ -194,7 +210,7 @@ def test_a_subset_of_the_classes(tmp_path: Path) -> None:
     refused(folder, "unknown class of photos 'dogs'. Did you mean 'dog'?", classes=["cat", "dogs"])
     many = [f"class {number}" for number in range(1000)]
     with pytest.raises(InputError, match="unknown class of many 'clas 999'. Did you mean 'class 999'") as raised:
-        choose_classes("many", many, ["clas 999"])
+        choose_classes("many", many, ["clas 999"], lambda event: None)
     assert len(str(raised.value)) < 500  # not all of them
     path, given = npz(tmp_path / "mine.npz"), arrays()
     name = import_images(path, classes=["9", "5"])
@@ -300,12 +316,6 @@ def test_crops_and_flips_are_on_only_where_they_help(
     for given in (True, False):
         (chosen,) = configurations(["er"], name, tasks=2, backbone=backbone, settings={"augment": [given]})
         assert chosen.augment is given
-
-
-def test_the_choice_is_printed(cli: Cli, tmp_path: Path) -> None:
-    command = ["run", "er", "--images", npz(tmp_path / "mine.npz"), "--tasks", "2", "--seed", "0", "--backbone", "mlp"]
-    assert "random crops and flips of the images are off: they help on images in colour" in cli(*command).err
-    assert "random crops" not in cli(*command, "augment=off").err
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)

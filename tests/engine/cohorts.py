@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from cclfp.core.randomness import generator
 from cclfp.core.torch_private import NEEDED
 from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.graph import overwrite
 from cclfp.engine.kernels import Layout
 from cclfp.engine.kernels.stacked_resnet import StackedResNet
 from cclfp.engine.replica import Replica
@@ -162,20 +162,6 @@ def trained(
     return replicas
 
 
-class Recorded(graph._Recorded):
-    """In the place of a CUDA graph: a step that is taken again each time, on the same tensors."""
-
-    def __init__(self, step: Any, stack: Any, tables: Any, segment: range, pool: object) -> None:
-        self.step, self._tables, self.graph = step, tables, self  # type: ignore[assignment]
-        self.changing = [t.clone() for t in stack.changing]
-        self._fixed = [stack.fixed[0], *(t.clone() for t in stack.fixed[1:])]
-        self._counter, self._segment = torch.full((1,), segment[0]), segment
-
-    def replay(self) -> None:
-        overwrite(self.changing, self.step(self.changing, self._fixed, self._row(self._segment)))
-        self._counter.add_(1)
-
-
 class DoneEvent:
     def record(self) -> None: ...
 
@@ -186,7 +172,7 @@ class DoneEvent:
 def without_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the graph engine run on the CPU: all but the recording itself."""
     monkeypatch.setitem(NEEDED, "graph", ())  # for the recording itself
-    monkeypatch.setattr(graph, "_Recorded", Recorded)
+    monkeypatch.setattr(graph, "capture", lambda work, *others: SimpleNamespace(replay=work))
     monkeypatch.setattr(graph, "SHORTEST", 2)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch.cuda, "Event", DoneEvent)

@@ -73,13 +73,12 @@ def exact(value: Any) -> Any:
 
 
 def check_convolution(case: Case, conv: Conv) -> Errors:
-    """Forward with statistics, in eval mode, with filters that replicas share, and the gradients."""
+    """Forward with statistics and in eval mode, and the gradients."""
     R, more = case.R, dict[str, Any]()
     x, dy, other = case.images(conv.side, conv.C), case.images(conv.out, conv.K), case.images(conv.out, conv.K)
     w, scale, shift = case.random(R * conv.K, conv.ks**2 * conv.C), case.vector(conv.K), case.vector(conv.K)
     errors = compared("forward", convolve, conv, R, x, w, statistics=True)
     errors |= compared("eval", convolve, conv, R, x, w, scale=scale, shift=shift, residual=other, relu=True)
-    errors |= compared("shared filters", convolve, conv, R, x, w[: conv.K])
     errors |= compared("filters", filter_gradient, conv, R, x, dy)
     if conv.ks == 3:
         errors |= compared("gradient", convolve, conv, R, dy, w, gradient=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,8 +14,7 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 EPS, MOMENTUM = 1e-5, 0.1
 
 
-@dataclasses.dataclass(frozen=True)
-class Conv:
+class Conv(NamedTuple):
     C: int
     K: int
     ks: int
@@ -28,8 +26,7 @@ class Conv:
         return self.side // self.stride
 
 
-@dataclasses.dataclass(frozen=True)
-class Norm:
+class Norm(NamedTuple):
     y: Tensor
     sums: Tensor
     gamma: Tensor
@@ -45,9 +42,8 @@ def nhwc(t: Tensor) -> Tensor:
 
 
 def filters(conv: Conv, R: int, w: Tensor) -> Tensor:
-    """As PyTorch has them, once per replica."""
-    own = w.view(-1, conv.K, conv.ks, conv.ks, conv.C).permute(0, 1, 4, 2, 3)
-    return own.repeat_interleave(R // len(own), 0).flatten(0, 1)
+    """As PyTorch has them."""
+    return w.view(R, conv.K, conv.ks, conv.ks, conv.C).permute(0, 1, 4, 2, 3).flatten(0, 1)
 
 
 def input_gradient(conv: Conv, R: int, dy: Tensor, w: Tensor) -> Tensor:

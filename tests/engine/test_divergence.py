@@ -242,11 +242,6 @@ def test_what_a_refusal_names() -> None:
     huge = cclfp.make("er", psi=nn.Linear(8, 4), num_classes=6, lr=1e38)
     with pytest.raises(DivergenceError, match=r"weights that are not finite \(lr=1e\+38\), in "):
         huge.observe(*batch(scale=100))
-    before = online("er")
-    with torch.no_grad():
-        next(iter(before.psi.parameters())).fill_(torch.nan)
-    with pytest.raises(DivergenceError, match="were not finite before"):
-        before.observe(*batch(1))
 
 
 def test_a_memory_of_a_streams_rows_stays_so() -> None:
@@ -264,7 +259,7 @@ def test_a_task_whose_end_diverges_has_not_ended(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(NanMeans, "bad", [1])
     ours, theirs = online(NanMeans), online(NanMeans)
     teach([ours, theirs], range(3), length=2)
-    with pytest.raises(DivergenceError, match=r"the end of the task made a state that is not finite .* state means"):
+    with pytest.raises(DivergenceError, match=r"the end of the task made a state that is not finite .* in means"):
         ours.end_task()
     assert same(ours, theirs)
     monkeypatch.setattr(NanMeans, "bad", [])

@@ -12,13 +12,11 @@ import pytest
 import torch
 from cohorts import CASES, assert_alike, assert_as_alone, batch_norm_psi, replica, trained, without_card
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
-from cclfp.engine.cohort import Cohort, make_group
-from cclfp.engine.groups import MAX_COMPARED, ParallelGroup, StackedGroup, compare_steps, perturb, pick_replicas
-from cclfp.engine.plan import StepTables
+from cclfp.engine.cohort import Cohort
+from cclfp.engine.groups import MAX_COMPARED, compare_steps, perturb, pick_replicas
 from cclfp.engine.replica import Replica
 from cclfp.engine.traced import Tracer
 from cclfp.methods import METHODS
@@ -143,9 +141,9 @@ def frozen(seed: int) -> Replica:
 
 
 er = partial(replica, "er", "class")
-REFUSED: list[tuple[list[Callable[[], Replica]], str]] = [
+REFUSED: list[tuple[Any, ...]] = [  # replicas, the reason, and the engine if it is not the traced one
     ([partial(er, seed, psi=lambda: nn.Sequential(stackable_psi(), nn.Dropout())) for seed in (0, 1)], "random layers"),
-    ([partial(er, seed, psi=batch_norm_and_dropout) for seed in (0, 1)], "random layers"),
+    ([partial(er, seed, psi=batch_norm_and_dropout) for seed in (0, 1)], "random layers", "graph"),
     ([partial(replica, "finetune", "class", psi=batch_norm_and_dropout)], "BatchNorm"),
     ([partial(frozen, seed) for seed in (0, 1)], "not in its arguments"),
     ([partial(replica, RemembersItsHyper, "class", lr=lr) for lr in [0.1, 0.05]], "not in its arguments"),
@@ -154,12 +152,12 @@ REFUSED: list[tuple[list[Callable[[], Replica]], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "reason"), REFUSED)
-def test_what_cannot_be_trained_together_is_trained_eagerly_and_it_is_said(
-    make: list[Callable[[], Replica]], reason: str
-) -> None:
+@pytest.mark.usefixtures("no_card")
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_trained_together_is_trained_eagerly_and_it_is_said(case: Any) -> None:
+    make, reason, engine = (*case, "traced")[:3]
     notes: list[str] = []
-    assert_as_alone(make, "traced", notes)
+    assert_as_alone(make, engine, notes)
     (note,) = notes
     assert re.fullmatch(rf"these runs cannot be trained together \(.*{reason}.*\): continuing eagerly", note)
 
@@ -261,21 +259,6 @@ def test_scores_that_cannot_be_stacked_are_said_and_taken_one_by_one() -> None:
 
 
 # -- a step together is compared with the step alone -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("psi", "kind"), [(stackable_psi, StackedGroup), (batch_norm_psi, ParallelGroup)])
-def test_a_step_gives_what_changes_and_nothing_else(psi: Any, kind: type) -> None:
-    """A compiled program and a CUDA graph have the outputs of the step; the loss is none of them."""
-    replicas = [replica("si", "class", seed, psi=psi) for seed in range(2)]
-    plans, masks = [one.plan() for one in replicas], [one.begin_task() for one in replicas]
-    train = [one.stream.train for one in replicas]
-    group = make_group([one.learner for one in replicas], masks, torch.cat([one.x for one in train]))
-    assert type(group) is kind
-    tables = StepTables(plans, train, [0, len(train[0].y)])
-    with torch.no_grad():
-        traced = make_fx(group.make_step(tables, 0))(group.changing, group.fixed, tables.row(0))
-    (output,) = (node for node in traced.graph.nodes if node.op == "output")
-    assert [node.meta["val"].shape for node in output.args[0]] == [t.shape for t in group.changing]
 
 
 def test_steps_that_differ_are_found() -> None:

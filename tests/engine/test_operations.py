@@ -27,7 +27,7 @@ from cclfp.engine.operations import (
     split,
     write_in_place,
 )
-from cclfp.engine.tracing import Operations, trace
+from cclfp.engine.tracing import trace, write_alike
 from cclfp.nets import MLP
 
 Binary = Callable[[Tensor, Tensor], Tensor]
@@ -103,29 +103,25 @@ def traced(program: Program) -> tuple[fx.GraphModule, list[Tensor]]:
     return graph, [*changing, *fixed, *row]
 
 
-@pytest.mark.parametrize("shorten", [drop_copies, join_equal, fold_constants, call_directly, clean])
-@settings(max_examples=40)
-@given(program=programs(*OPERATIONS))
-def test_a_pass_changes_no_bit(shorten: Callable[[fx.Graph], None], program: Program) -> None:
+@pytest.mark.parametrize(
+    ("shorten", "off"),
+    [(drop_copies, 0), (join_equal, 0), (fold_constants, 0), (call_directly, 0), (add_bias_in_product, 1e-6)],
+)
+@settings(max_examples=40, deadline=None)
+@given(program=programs(*OPERATIONS, *PRODUCTS))
+def test_a_pass_changes_nothing_that_is_computed(
+    shorten: Callable[[fx.Graph], None], off: float, program: Program
+) -> None:
+    """Not a bit of it, except that a bias which is added in a product is rounded otherwise."""
     graph, given = traced(program)
     before = graph(*given)
     shorten(graph.graph)
     graph.graph.lint()
     graph.recompile()
-    assert_same(graph(*given), before)
+    assert_same(graph(*given), before, off)
 
 
-@settings(max_examples=40)
-@given(program=programs(*OPERATIONS, *PRODUCTS))
-def test_a_bias_added_in_a_product_is_the_same_but_for_rounding(program: Program) -> None:
-    graph, given = traced(program)
-    before = graph(*given)
-    add_bias_in_product(graph.graph)
-    graph.recompile()
-    assert_same(graph(*given), before, 1e-6)
-
-
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(program=programs(*OPERATIONS))
 def test_results_have_memory_of_their_own_and_arguments_are_kept(program: Program) -> None:
     graph, given = traced(program)
@@ -146,7 +142,7 @@ def test_results_have_memory_of_their_own_and_arguments_are_kept(program: Progra
     assert not {first, second} & {t.untyped_storage().data_ptr() for t in own[2:]}
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(program=programs(*OPERATIONS), count=st.integers(1, 4))
 def test_traced_steps_are_the_steps(program: Program, count: int) -> None:
     """Several in a row, from rows that are prepared together."""
@@ -222,7 +218,7 @@ def test_what_does_not_change_is_computed_ahead_and_the_rest_in_place() -> None:
 def test_what_is_more_than_operations_is_refused(compute: Callable[[Tensor], Tensor], reason: str) -> None:
     changing, fixed, rows = arguments()
     with pytest.raises(ValueError, match=reason):
-        Operations(lambda c, f, r: [compute(c[0]), c[1]], (changing, fixed, [t[0] for t in rows]))
+        write_alike([(lambda c, f, r: [compute(c[0]), c[1]], (changing, fixed, [t[0] for t in rows]))])
 
 
 def test_a_step_that_computes_something_else_for_other_values_is_refused() -> None:
@@ -234,7 +230,7 @@ def test_a_step_that_computes_something_else_for_other_values_is_refused() -> No
         return [changing[0] * seen[-1], changing[1]]
 
     with pytest.raises(ValueError, match="something else"):
-        Operations(step, *((changing, fixed, [t[i] for t in rows]) for i in range(2)))
+        write_alike((step, (changing, fixed, [t[i] for t in rows])) for i in range(2))
 
 
 def test_a_step_that_writes_into_what_it_may_only_read_is_refused() -> None:

@@ -63,9 +63,6 @@ def test_features_are_what_the_classifier_takes() -> None:
     learner, x = trained(), images()
     assert learner.f is not None
     assert torch.allclose(learner.f(learner.features(x))[:, :2], learner.logits(x)[:, :2])
-    fresh = cclfp.make("er", psi=nn.Flatten(), num_classes=2)
-    assert torch.equal(fresh.features(torch.ones(2, 3)), torch.ones(2, 3))
-    assert fresh.f is None
     with pytest.raises(InputError, match="shape"):
         learner.features(images()[:, :1])
 

@@ -87,6 +87,7 @@ class Paper:
     def __init__(self, learner: Learner) -> None:
         self.learner, self.theta, self.hyper = learner, parameters(learner), vars(learner.hyper)
         self.task = 0
+        self.statistics: list[Tensor] = []  # BatchNorm's mean and variance at the end of the last task, if there is one
 
     def step(self, batch: Batch) -> None:
         self.descend(lambda theta: self.loss(theta, batch))
@@ -97,6 +98,10 @@ class Paper:
     def end_task(self, held: Examples | None) -> None:
         """``held`` is what the memory holds before."""
         self.task += 1
+        self.keep_statistics()
+
+    def keep_statistics(self) -> None:
+        self.statistics = [b.clone() for b in self.learner.psi.buffers()][:2]
 
     def check(self) -> None:
         """Compare the states at a task's end."""
@@ -106,15 +111,16 @@ class Paper:
         seen = [c for classes in TASKS[: self.task + 1] for c in classes]
         return {"class": seen, "task": TASKS[own], "domain": ALL[0]}[self.learner.scenario]
 
-    def features(self, theta: list[Tensor], x: Tensor) -> Tensor:
-        """BatchNorm, where there is one, has the statistics of these examples."""
+    def features(self, theta: list[Tensor], x: Tensor, *, frozen: bool = False) -> Tensor:
+        """BatchNorm, where there is one, has the statistics of x or, frozen, those at the end of the last task."""
         h = x @ theta[0].T + theta[1]
         if len(theta) == 6:
-            h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt() * theta[2] + theta[3]
+            mean, variance = self.statistics if frozen else (h.mean(0), h.var(0, correction=0))
+            h = (h - mean) / (variance + 1e-5).sqrt() * theta[2] + theta[3]
         return torch.tanh(h)
 
-    def logits(self, theta: list[Tensor], x: Tensor) -> Tensor:
-        return self.features(theta, x) @ theta[-2].T + theta[-1]
+    def logits(self, theta: list[Tensor], x: Tensor, *, frozen: bool = False) -> Tensor:
+        return self.features(theta, x, frozen=frozen) @ theta[-2].T + theta[-1]
 
     def cross_entropy(self, theta: list[Tensor], x: Tensor, y: Tensor, task: Tensor) -> Tensor:
         return self.nll(self.logits(theta, x), y, task)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -18,9 +17,8 @@ import cclfp
 from cclfp.engine.replica import Replica
 from cclfp.learner import Learner
 from cclfp.learner.saving import learner_state
-from cclfp.methods import Batch
 from cclfp.methods.icarl import ICaRL, herd
-from cclfp.testing import Case, toy_psi, toy_stream
+from cclfp.testing import toy_stream
 from cclfp.testing.case import TASKS, train_replicas
 
 
@@ -49,41 +47,6 @@ def test_herding_equals_a_naive_search(n: int, width: int, m: int, repeat: bool,
 
 
 # -- the loss -----------------------------------------------------------------------------------------------------
-
-
-def test_batchnorm_is_in_eval_mode_in_the_old_model_and_in_herding() -> None:
-    case = Case(ICaRL, "class", {"lr": 0.2})
-    replica = Replica(case.learner(psi=toy_psi(random=False)), case.stream())
-    train_replicas([replica], tasks=1)
-    learner = replica.learner
-    old = copy.deepcopy(learner.psi).eval()
-    assert learner.f is not None
-    assert learner.memory is not None
-
-    train = case.stream().train.rows(case.stream().train_rows[0])
-    held = learner.memory.examples()
-    for c in (0, 1):
-        phi = nn.functional.normalize(old(held.x[held.y == c] / 2).detach())  # the case's transform halves
-        torch.testing.assert_close(learner.state["means"][c], nn.functional.normalize(phi.mean(0), dim=0))
-        mine = train.x[train.y == c]
-        phi = nn.functional.normalize(old(mine / 2).detach())
-        first = (phi @ phi.mean(0)).argmax()
-        assert torch.equal(held.x[held.y == c][0], mine[first])
-
-    x, y, task = case.batches()[1][0]
-    phi = nn.functional.normalize(old(x / 2).detach())
-    nearness = [-(phi - learner.state["means"][c]).norm(dim=1) for c in (0, 1)]
-    torch.testing.assert_close(learner.logits(x)[:, :2], torch.stack(nearness, dim=1))
-
-    mask = learner.mask.after(y, task).train(task)
-    none = torch.empty(0, dtype=torch.int64)
-    batch = Batch(x / 2, y, task, mask, len(y), none, none.bool())
-    loss, *_ = learner.algorithm.loss(*learner.model, batch, learner.hyper_tensors)
-    targets = torch.sigmoid(learner.f(old(x / 2)))
-    targets[:, 2:] = nn.functional.one_hot(y, 6)[:, 2:].float()
-    out = learner.f(copy.deepcopy(learner.psi).train()(x / 2))
-    bce = -(targets * out.sigmoid().log() + (1 - targets) * (1 - out.sigmoid()).log())
-    torch.testing.assert_close(loss, bce[:, :4].sum(-1).mean())
 
 
 def test_extreme_logits_give_finite_gradients() -> None:
@@ -204,6 +167,7 @@ def test_with_less_memory_than_classes_the_means_stay() -> None:
 def test_a_class_without_a_mean_comes_last() -> None:
     learner = tiny(scenario="task")
     x = points([0, 1, 2, 3], seed=0)[0]
+    learner.make_classifier(x)
     untrained = learner.logits(x, task=1)
     assert (untrained[:, 2:4] < -2).all()
     learner.observe(*points([0, 0, 0], seed=0), task=0)  # class 1 is allowed, but no example of it came

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from by_hand import parameters, stream_of, tiny, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
-from cclfp.engine.replica import Replica
-from cclfp.methods import Batch
-from cclfp.methods.lwf import LwF, distillation
-from cclfp.testing import Case, toy_psi
-from cclfp.testing.case import train_replicas
+from cclfp.methods.lwf import distillation
 
 
 @st.composite
@@ -49,31 +43,3 @@ def test_distillation_is_that_of_loops_with_finite_gradients(given_: tuple[Tenso
 def test_undeclared_classes_are_distilled_like_declared_ones() -> None:
     ours, theirs = (train(tiny("lwf", tasks=tasks), stream_of()) for tasks in ([[0, 1], [2, 3], [4, 5]], None))
     assert all(map(torch.equal, parameters(ours), parameters(theirs)))
-
-
-def test_the_old_model_is_in_eval_mode_and_the_new_one_in_training() -> None:
-    """Built from what users see: the old model's answers are ``logits`` at the end of the task."""
-    case = Case(LwF, "task", {"lambda_o": 0.7, "T": 3.0})
-    stream = case.stream()
-    replica = Replica(case.learner(psi=toy_psi(random=False)), stream)
-    train_replicas([replica], tasks=1)
-    learner = replica.learner
-    raw = stream.train.rows(stream.train_rows[1][:10])
-    old = learner.logits(raw.x, task=0)[:, :2]
-    mask = learner.mask.after_tasks(torch.tensor([1])).train(raw.task)
-    before = copy.deepcopy({name: learner.state[name] for name in ("old", "buffers_old")})
-    learner.begin_task()
-    z = copy.deepcopy(learner.psi).train()(raw.x / 2)
-    assert learner.f is not None
-    logits = learner.f(z)
-    head = torch.softmax(old / 3, -1) * torch.log_softmax(logits[:, :2] / 3, -1)
-    expected = nn.functional.cross_entropy(logits[:, 2:4], raw.y - 2) - 0.7 * head.sum(-1).mean()
-    none = torch.empty(0, dtype=torch.int64)
-    batch = Batch(raw.x / 2, raw.y, raw.task, mask, 10, none, none.bool())
-    loss, _ = learner.algorithm.loss(*learner.model, batch, learner.hyper_tensors)
-    torch.testing.assert_close(loss, expected)
-
-    learner.observe(raw.x, raw.y, 1)  # which trains the new model, BatchNorm's statistics included, and not the old one
-    for name, now in (("old", learner.model[0]), ("buffers_old", learner.model[1])):
-        assert all(torch.equal(t, learner.state[name][key]) for key, t in before[name].items())
-        assert not any(torch.equal(t, now[key]) for key, t in before[name].items())

@@ -31,7 +31,7 @@ class CCLFPPlus(Paper):
         h, z, n = self.hyper, self.features(theta, batch.x), range(len(batch.y))
         fused, rehearsal, supervised = z, torch.zeros(()), []
         if self.old is not None:
-            z_old = self.features(self.old, batch.x).detach()
+            z_old = self.features(self.old, batch.x, frozen=True).detach()
             near = [[torch.exp(-h["eta"] * norm(z[i] - z_old[j])) for j in n] for i in n]
             mixed = torch.stack([sum(near[i][j] * z_old[j] for j in n) / sum(near[i]) for i in n])  # type: ignore[misc]
             fused = (1 - h["w"]) * z + h["w"] * mixed
@@ -92,7 +92,8 @@ class LwF(Paper):
         total = super().loss(theta, batch)
         for classes in TASKS[: self.task]:
             assert self.old is not None
-            target, now = (self.tempered(self.logits(p, batch.x), classes) for p in (self.old, theta))
+            given = self.logits(self.old, batch.x, frozen=True), self.logits(theta, batch.x)
+            target, now = (self.tempered(logits, classes) for logits in given)
             total = total - self.hyper["lambda_o"] * (target.detach() * torch.log(now)).sum(-1).mean()
         return total
 
@@ -274,7 +275,7 @@ class ICaRL(Paper):
     def loss(self, theta: list[Tensor], batch: Batch) -> Tensor:
         n, g, total = batch.n_current, torch.sigmoid(self.logits(theta, batch.x)), torch.zeros(())
         assert batch.x[n:].tolist() == [self.memory()[slot].tolist() for slot in batch.slots.tolist()]
-        q = None if self.old is None else torch.sigmoid(self.logits(self.old, batch.x))
+        q = None if self.old is None else torch.sigmoid(self.logits(self.old, batch.x, frozen=True))
         for i, (y, own) in enumerate(zip(batch.y.tolist(), batch.task.tolist(), strict=True)):
             for c in {*self.allowed(own), *self.seen}:
                 distils = q is not None and c in self.seen and not (c == y and i < n)
@@ -286,6 +287,7 @@ class ICaRL(Paper):
 
     def end_task(self, held: Examples | None) -> None:
         self.old, self.seen = self.theta, self.seen | set(self.data)
+        self.keep_statistics()  # herding is in eval mode
         m = 9 // len(self.seen)
         for c, new in self.data.items():
             pool = self.exemplars.get(c, []) + new
@@ -295,7 +297,7 @@ class ICaRL(Paper):
         super().end_task(held)
 
     def phi(self, x: Tensor) -> list[float]:
-        return unit(self.features(self.theta, x).tolist())
+        return unit(self.features(self.theta, x, frozen=True).tolist())
 
     def memory(self) -> list[Tensor]:
         return [x for of_class in self.exemplars.values() for x in of_class]
@@ -316,14 +318,18 @@ class ICaRL(Paper):
 PAPERS: list[tuple[str, type[Paper], dict[str, Any]]] = [
     ("finetune", Paper, {}),
     ("er", Paper, {"memory": 8, "replay": 5}),
-    ("ccl-fp+", CCLFPPlus, {"memory": 8, "replay": 5, "w": 0.3, "alpha": 0.7, "beta": 0.4, "eta": 0.5, "tau": 0.8}),
+    (
+        "ccl-fp+",
+        CCLFPPlus,
+        {"memory": 8, "replay": 5, "w": 0.3, "alpha": 0.7, "beta": 0.4, "eta": 0.5, "tau": 0.8, "norm": True},
+    ),
     ("si", SI, {"c": 5.0, "xi": 0.1}),
-    ("lwf", LwF, {"lambda_o": 1.5, "T": 2.0}),
+    ("lwf", LwF, {"lambda_o": 1.5, "T": 2.0, "norm": True}),
     ("fdr", FDR, {"memory": 8, "replay": 5, "alpha": 0.7}),
     ("gem", GEM, {"memory": 20, "gamma": 0.0, "norm": True}),
     ("gem", GEM, {"memory": 20, "gamma": 0.5, "norm": True}),
     ("a-gem", AGEM, {"memory": 20, "reference": 4, "norm": True}),
-    ("icarl", ICaRL, {"memory": 9, "replay": 4, "lr": 0.5}),
+    ("icarl", ICaRL, {"memory": 9, "replay": 4, "lr": 0.5, "norm": True}),
     ("hal", HAL, {"memory": 39, "replay": 4, "lam": 0.5, "gamma": 0.3, "beta": 0.7, "steps": 5, "anchor_lr": 0.3}),
 ]
 

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from cclfp.methods import qp
@@ -120,14 +118,6 @@ def test_as_good_as_quadprog(kind: str, ranked: bool, monkeypatch: pytest.Monkey
             several = torch.vmap(solve, in_dims=(0, 0, None))(P, q, torch.tensor(low))
             for one in zip(P, q, several, strict=True):
                 check(one[0], one[1], low, one[2])
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.sampled_from(KINDS), st.integers(1, 19), st.sampled_from([0.0, 1e-3, 0.5, 1.0, 30.0]), st.integers(0, 2**32))
-@example("repeated, of all sizes", 18, 0.5, 923424)  # missed by 1.7e-6 where Mehrotra's method was used as it is
-def test_any_margin(kind: str, n: int, low: float, seed: int) -> None:
-    P, q = problems(kind, n, k=1, seed=seed)
-    check(P[0], q[0], low, solve(P[0], q[0], torch.tensor(low, dtype=torch.float64)))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from cclfp.errors import InputError
 from cclfp.methods.base import Batch
 from cclfp.methods.er import ER
 from cclfp.schedules import Exemplars, PastRing, Reservoir, Ring
-from cclfp.testing import Case, check_method, same, stackable_psi, toy_psi, train_replicas
+from cclfp.testing import Case, check_method, stackable_psi, toy_psi, train_replicas
 
 
 class Remembering(ER):
@@ -74,18 +74,6 @@ def test_methods_that_remember_keep_the_contract(method: type[ER]) -> None:
     check_method(method, quick=True)  # tests/methods/test_examples.py has DER++ keep all of it
 
 
-def test_a_replayed_example_comes_with_its_values() -> None:
-    class Reading(Remembering):
-        name = "reading"
-
-        def loss(self, params: Any, buffers: Any, state: Any, batch: Batch, hyper: Any) -> Any:
-            _, *old = batch.split(batch.x, draws=2)
-            assert torch.equal(state["inputs"][batch.slots], torch.cat(old))
-            return super().loss(params, buffers, state, batch, hyper)
-
-    Case(Reading, "task", {}).online()
-
-
 def test_draws_are_independent_and_each_without_replacement() -> None:
     drawn: list[list[list[int]]] = []
 
@@ -103,27 +91,6 @@ def test_draws_are_independent_and_each_without_replacement() -> None:
     assert len(full) > 20
     assert all(len(set(slots)) == 10 for draws in full for slots in draws)
     assert sum(draws[0] != draws[1] != draws[2] for draws in full) > 20
-
-
-def test_a_step_that_fails_stores_nothing() -> None:
-    class Failing(Remembering):
-        name = "failing"
-        fails = False
-
-        def loss(self, *arguments: Any) -> Any:
-            if type(self).fails:
-                raise RuntimeError("now")
-            return super().loss(*arguments)
-
-    case = Case(Failing, "class", {})
-
-    def disturb(learner: cclfp.Learner) -> None:
-        Failing.fails = True
-        with pytest.raises(RuntimeError):
-            learner.observe(torch.ones(10, 8), torch.zeros(10, dtype=torch.int64), task=0)
-        Failing.fails = False
-
-    assert same(case.online(), case.online(after_step=disturb))
 
 
 @pytest.mark.parametrize("schedule", [None, Exemplars])

@@ -23,6 +23,7 @@ from cclfp.metrics import holm, paired_t_test
 from cclfp.paper import TABLES, TIMING_SEED, Published, cells, published, run_time_cells
 from cclfp.paper.compare import component_worths, rank_results
 from cclfp.paper.numbers import (
+    COMPONENTS,
     FIGURES,
     LABELS,
     PANELS,
@@ -80,26 +81,20 @@ def test_figures_have_the_papers_panels() -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_cell_is_a_run_of_the_papers_protocol(table: str) -> None:
+def test_every_cell_is_a_run_of_the_papers_protocol_and_an_ablation_only_switches_components_off(table: str) -> None:
+    whole = {cell.column: cell.configuration for cell in cells("accuracy") if cell.label == "CCL-FP+"}
     for cell in cells(table):
         c = cell.configuration
         assert c.is_papers_protocol
-        assert table == "ablation" or published(c.method, c.benchmark, c.scenario, c.buffer) == cell.published
-    assert len({cell.key(0) for cell in cells(table)}) == len(cells(table))
-
-
-def test_an_ablation_switches_components_off_and_leaves_the_rest() -> None:
-    whole = cell_of("ablation", "w, α, β", "split-mnist", "class").configuration
-    assert whole == cell_of("accuracy", "CCL-FP+", "split-mnist", "class").configuration
-    assert all(whole.hyperparameters[name] > 0 for name in ("w", "alpha", "beta"))
-    for variant in VARIANTS:
-        cell = cell_of("ablation", variant, "split-mnist", "class")
-        off = {name: 0.0 for label, name in (("w", "w"), ("α", "alpha"), ("β", "beta")) if label not in variant}
+        if table != "ablation":
+            assert published(c.method, c.benchmark, c.scenario, c.buffer) == cell.published
+            continue
+        usual = whole[cell.column].hyperparameters
+        off = {name: 0.0 for label, name in COMPONENTS.items() if label not in cell.label}
         assert missing_components(cell) == off
-        assert (cell.configuration.method, cell.configuration.hyperparameters) == (
-            "ccl-fp+",
-            {**whole.hyperparameters, **off},
-        )
+        assert c == dataclasses.replace(whole[cell.column], hyperparameters=usual | off)
+        assert all(usual[name] > 0 for name in COMPONENTS.values())
+    assert len({cell.key(0) for cell in cells(table)}) == len(cells(table))
 
 
 # Numbers beside each other --------------------------------------------------------------------------------------------
@@ -139,19 +134,11 @@ def test_the_t_test_gives_the_values_of_tables(freedom: int, t: float, p: float)
     assert paired_t_test([x + t * std / n**0.5 for x in spread]) == pytest.approx(p, rel=0.003)
 
 
-@given(st.lists(st.floats(-100, 100).map(lambda x: round(x, 6)), min_size=2, max_size=12))
-def test_the_t_test_is_a_probability_and_does_not_depend_on_sign_or_unit(differences: list[float]) -> None:
-    p = paired_t_test(differences)
-    assert 0 <= p <= 1
-    assert paired_t_test([-4 * x for x in differences]) == pytest.approx(p, abs=1e-9)
-
-
 @given(st.lists(st.floats(0, 1), max_size=8))
 def test_corrected_values_are_larger_and_in_the_same_order(values: list[float]) -> None:
     corrected = holm(values)
     assert all(a <= b <= 1 for a, b in zip(values, corrected, strict=True))
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    assert [corrected[i] for i in order] == sorted(corrected)
+    assert sorted(corrected) == [after for _, after in sorted(zip(values, corrected, strict=True))]
 
 
 def test_the_best_is_marked_and_only_what_is_beyond_chance_is_called_worse() -> None:
@@ -187,14 +174,9 @@ def test_what_a_component_is_worth() -> None:
     assert list(found["split-mnist", "class"].values()) == mnist
     assert [worths["matters most"] for worths in found.values()] == ["w", "α", "w", "α", "β"]
     some = {row: accuracies for row, accuracies in columns["split-mnist", "class"].items() if row not in ("w, α", "α")}
-    assert list(component_worths(some).values()) == [
-        *mnist[:2],
-        "missing",
-        mnist[3],
-        "missing",
-        mnist[5],
-        "not known yet",
-    ]
+    assert list(component_worths(some).values())[2:] == ["missing", mnist[3], "missing", mnist[5], "not known yet"]
+    worst = columns["split-mnist", "class"] | {"w, α, β": {0: 10.0}}
+    assert component_worths(worst)["matters most"] == "none: no removal costs anything"
     # Over the seeds that both have: they differ among themselves by more than the rows do.
     paired = component_worths({"none": {0: 50.0, 1: 60.0, 2: 70.0}, "w": {2: 71.0, 1: 63.0}, "α": {5: 10.0}})
     assert [paired[f"{component} alone"] for component in "wαβ"] == ["+2.00 ± 1.41", "missing", "missing"]
@@ -278,9 +260,6 @@ def test_what_is_there_is_printed_if_a_run_fails(
     assert "Split MNIST, task" not in answer.out  # has nothing yet
     assert "the paper's 4 numbers: 1 within, 0 above, 0 below, 3 missing" in answer.out
     assert answer.err.splitlines()[-1] == "error: a run failed"
-    answer = cli(*QUICK, "--json")
-    assert answer.code == 1
-    assert [c["mean"] for c in answer.json["cells"] if c["runs"]] == [80.5]
 
 
 def test_the_ablation_and_the_buffer_table_are_printed_in_the_papers_order(
@@ -329,11 +308,11 @@ def test_run_times_are_measured_one_at_a_time(
     assert all(part["seeds"] == [0, 1, 2, 3, 4] for part in plan["plan"])
 
 
-@pytest.mark.parametrize(("asked", "engine"), [("auto", "eager"), ("eager", "eager"), ("traced", "traced")])
-def test_run_times_are_of_one_engine(asked: str, engine: str, tmp_path: Path) -> None:
-    planned = plan("runtime", execution=Execution(engine=asked, store=tmp_path / "runs.sqlite"))
-    assert len(planned.jobs) == len(run_time_cells())
-    assert {(job.execution.engine, job.seed) for job in planned.jobs} == {(engine, TIMING_SEED)}
+def test_run_times_are_of_one_engine(tmp_path: Path) -> None:
+    for asked, engine in (("auto", "eager"), ("traced", "traced")):
+        jobs = plan("runtime", execution=Execution(engine=asked, store=tmp_path / "runs.sqlite")).jobs
+        assert len(jobs) == len(run_time_cells())
+        assert {(job.execution.engine, job.seed) for job in jobs} == {(engine, TIMING_SEED)}
 
 
 HERE = {"together": 1, "engine": "eager", "precision": "float32", "threads": 1, "device_name": device_name("cpu")}
@@ -374,7 +353,7 @@ def test_plans_and_run_times_say_which_runs_are_of_other_code(cli: Cli, tmp_path
 
 
 def test_conditions_that_nobody_noted_are_unknown() -> None:
-    assert comparable(gather_timings(run_time_cells(), lambda key: None))[0] is None
+    assert {made for made, _ in comparable(gather_timings(run_time_cells(), lambda key: None))} == {""}
     assert describe_conditions({}) == "unknown device, unknown engine, unknown precision, unknown threads"
 
 
@@ -411,7 +390,7 @@ def test_an_own_method_that_trains_jointly_is_an_upper_bound_in_a_study_and_in_t
 
 
 @pytest.mark.usefixtures("one_core", "small_mnist")
-def test_the_command_prints_a_table_per_column_and_one_of_all(cli: Cli, tmp_path: Path) -> None:
+def test_the_command_prints_a_table_per_column(cli: Cli, tmp_path: Path) -> None:
     write_images(tmp_path / "pets.npz")
     methods = f"er,{write_method(tmp_path / 'half.py')}"
     command = ["study", "mine", "--method", methods, "--images", tmp_path / "pets.npz", "--benchmark", "split-mnist"]
@@ -426,7 +405,6 @@ def test_the_command_prints_a_table_per_column_and_one_of_all(cli: Cli, tmp_path
     for memory in (20, 40):
         order = f"memory {memory}, other class order, 2 tasks"
         assert f"Split MNIST, task-incremental, {order}, seeds 0 and 1: mean ± std, %" in answer.out
-    assert "All columns, task-incremental, other class order, 2 tasks: mean ± std, %" in answer.out
     assert answer.out.count(" best │") == 2 * 4  # in the header, and the best of each column
     assert "no claim with fewer than 5 such seeds" in answer.out
     assert "trained with the defaults and not tuned: " in answer.out
@@ -440,10 +418,8 @@ def test_the_command_prints_a_table_per_column_and_one_of_all(cli: Cli, tmp_path
 # Presets are the paper's: other places are refused before anything is read or trained.
 REFUSED = """
 study acuracy                              | unknown table 'acuracy'. Did you mean 'accuracy'? Known: accuracy, buffer
-study buffer --method si                   | the paper has no number for si in its table buffer
-study buffer --method gem --scenario task  | the paper has no number for gem (task)
+study buffer --method gem --scenario task  | the paper has no number for gem, task in buffer
 study all --method erx                     | unknown method 'erx'. Did you mean 'er'?
-study all --benchmark mnist                | unknown benchmark 'mnist'
 study all --benchmark ,                    | --benchmark ',': expected one name or several
 study accuracy --scenario clas             | unknown scenario 'clas'
 study all --seeds 0                        | seeds=0
@@ -452,7 +428,7 @@ run er split-mnist --engine compiled       | there is no engine 'compiled' any m
 study accuracy --tasks 5                   | --tasks is for a study of your own: cclfp study mine
 study runtime --seeds 3                    | seeds=3: run times are measured with one seed
 study runtime --shard 1/2                  | run times are measured on this machine
-study runtime --method lwf --benchmark rotated-mnist | no number for lwf on rotated-mnist in its run-time figure
+study runtime --method lwf --benchmark rotated-mnist | no number for rotated-mnist, lwf in runtime
 study mine --method er                     | which benchmarks?
 study mine --benchmark split-mnist         | which methods?
 study mine --benchmark split-mnist --method err | unknown method 'err'
@@ -461,12 +437,10 @@ study mine --benchmark split-mnist --method er --scenario domain | no domain sce
 study mine --benchmark split-mnist --method er --memory x | --memory 'x': expected
 study mine --benchmark rotated-mnist --method er,lwf --auto 1 | lwf is not defined in the domain scenario
 study mine --benchmark rotated-mnist --method finetune,er --seeds 0 --auto 1 | seeds=0
-run er,lwf rotated-mnist --auto 1          | lwf is not defined in the domain scenario
 run finetune,er rotated-mnist --seeds 0 --auto 1 | seeds=0
 tune erx split-mnist                       | unknown method 'erx'. Did you mean 'er'?
 tune er split-mnst                         | unknown benchmark 'split-mnst'. Did you mean 'split-mnist'?
 tune er                                    | expected a benchmark (cclfp list benchmarks) or images of your own, one of
-tune er pets-00000000                      | unknown benchmark 'pets-00000000'
 tune er split-mnist --image-size 8         | image_size can be given with images of your own only
 tune er split-mnist w=0.1,0.2              | unknown setting of er 'w'
 tune er split-mnist lr=big                 | expected a number
@@ -478,7 +452,6 @@ tune er split-mnist --budget 0             | budget=0.0: expected minutes, more 
 tune er split-mnist lr=0.1,0.2 --budget nan | budget=nan
 tune er split-mnist --halving 0            | halving=0: expected
 tune er split-mnist --halving 2 --budget 1 | budget and halving are two ways to limit a search
-tune er split-mnist --engine warp          | unknown engine 'warp'
 tune er split-mnist --memory 20 lr=0.1,0.2 --write p.json | presets are for the paper's methods and benchmarks
 tune er --images pets lr=0.1,0.2 --write p.json | presets are for the paper's methods and benchmarks
 tune half.py:Half split-mnist --write p.json | presets are for the paper's methods and benchmarks

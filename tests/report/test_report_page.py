@@ -94,7 +94,7 @@ def numbers(texts: list[str]) -> list[float]:
 def test_figures_keep_their_texts_inside(browser: Browser, tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     er = cell_of("accuracy", "ER-Res.", "split-cifar100", "class")
-    add_all(store, [made_up_record(er, 0)])  # the note below the panel on the right names all others as missing
+    add_all(store, [made_up_record(er, 0)])
     write_report(store, tmp_path / "report")
     page = browser.new_page()
     for figure in sorted((tmp_path / "report" / "figures").glob("*.svg")):

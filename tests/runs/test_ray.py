@@ -111,7 +111,7 @@ def a_study_gives_the_numbers_of_a_local_one(nodes: RayNodes, folder: Path) -> N
     assert {event.attempt for event in placed} == {1}
     assert any(isinstance(event, Step) for event in events)
     assert not any(event.node in json.dumps(store.records()) for event in placed)
-    assert list(store.checkpoints.iterdir()) == []
+    assert list(Execution(store=store.path).checkpoint_folder.iterdir()) == []
     events.clear()
     cclfp.study("accuracy", **study, **options(folder, "ray", on=nodes.on), on_event=events.append)
     assert not [event for event in events if isinstance(event, Placed | Finished)]
@@ -215,7 +215,7 @@ def a_worker_and_then_a_node_is_lost(nodes: RayNodes, folder: Path) -> None:
         finished = [event.key for event in saboteur.events if isinstance(event, Finished)]
         assert len(finished) == len(set(finished)) == 3
         assert [event.attempt for event in saboteur.events if isinstance(event, Placed)].count(2) == 1
-        assert list(store.checkpoints.iterdir()) == []
+        assert list(Execution(store=store.path).checkpoint_folder.iterdir()) == []
     assert lost
     assert wait_until(lambda: not any(map(alive, lost)), 10)
 

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from records import flipped, listing, record, seal, with_accuracy, write
 from cclfp.errors import InputError
 from cclfp.runs import store as store_module
 from cclfp.runs.record import Record
-from cclfp.runs.store import Store, StoredRow, exists
+from cclfp.runs.store import Store, exists
 
 
 def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -91,9 +90,7 @@ CODE = r"has triggers, views or virtual tables, .*: 'code"
 # What somebody does to a store with one record, or to a database without a table, and what is said of it.
 CHANGES = {
     "PRAGMA application_id = 7": "is a database of something else",
-    "PRAGMA user_version = 9": r"written by a newer cclfp \(store format 9, not 3\): update cclfp",
-    "PRAGMA user_version = 2": r"written by an earlier cclfp \(store format 2, not 3\): write its runs into",
-    "ALTER TABLE runs DROP COLUMN seconds": "is damaged: its table of runs has no seconds",
+    "PRAGMA user_version = 9": r"written by another version of cclfp \(store format 9, not 3\): write its runs into",
     # A trigger deleted the record of a run that reported success; another one never ended, whatever the signal.
     "CREATE TRIGGER code AFTER INSERT ON runs BEGIN DELETE FROM runs; END": CODE,
     f"CREATE TRIGGER code BEFORE INSERT ON runs BEGIN {ENDLESS}; END": CODE,
@@ -185,13 +182,11 @@ BAD: dict[str, tuple[str, str]] = {
     "no JSON": ("configuration = '{'", "not JSON"),
     "nested": ("configuration = '" + "[" * 100_000 + "'", "not JSON"),
     "blob": ("accuracy_matrix = x'ff00'", "not JSON: "),
-    "list": ("configuration = '[]'", "configuration is []: expected an object"),
-    "lr": ("""configuration = '{"lr": "x"}'""", "its configuration lacks "),
+    "lr": ("""configuration = '{"lr": "x"}'""", "its configuration was written by another cclfp: "),
     "accuracy": ("average_accuracy = 99.0", "average_accuracy is 99.0: expected 51.8"),
     "text": ("seconds = '<b>'", 'seconds is "<b>": expected 3.0'),
     "no text": ("method = x'ff'", "method is "),
     "no key": ("key = 'mine'", 'key is "mine": expected'),
-    "diverged": ("diverged = 0", "diverged is 0: expected after how many of the 3 tasks"),
     "diverged later": ("diverged = 4", "diverged is 4: expected after how many of the 3 tasks"),
 }
 
@@ -214,24 +209,13 @@ def test_a_bad_row_is_named_and_never_used(what: str, tmp_path: Path) -> None:
             store.add(record(0))  # not over it
         with pytest.raises(InputError, match="bad record"):
             store.merge([("here", record(0))])
-    bad: list[StoredRow] = []
-    reader = Store(store.path, read_only=True, on_bad=bad.append)
-    assert reader.records() == others
-    assert reader.find(key) is None
-    assert len(bad) == 2
-    assert reason in bad[0].reason
-    store.delete([bad[0]])
+    rows = Store(store.path, read_only=True).rows()
+    (bad,) = [row for row in rows if row.record is None]
+    assert [row.record for row in rows if row is not bad] == others
+    assert reason in bad.reason
+    store.delete([bad])
     assert store.records() == others
     assert store.find(record(0)["key"]) is None
-
-
-def test_a_changed_row_is_found_by_its_checksum(tmp_path: Path) -> None:
-    """80.1 % on the first task after the second is in no measure: only the matrix has it."""
-    store = Store(tmp_path / "runs.sqlite")
-    store.add(record())
-    write(store.path, "UPDATE runs SET accuracy_matrix = replace(accuracy_matrix, '80.1', '80.3')")
-    with pytest.raises(InputError, match="it does not match its checksum"):
-        store.records()
 
 
 def test_nothing_is_deleted_from_a_store_that_is_damaged_beyond_its_rows(tmp_path: Path) -> None:
@@ -268,20 +252,15 @@ def test_a_flipped_bit_gives_the_right_answer_or_an_error(tmp_path: Path) -> Non
         shutil.copy(whole, path)
         flipped(path, place, rng.randrange(8))
         for read_only in (True, False):
-            bad: list[StoredRow] = []
             try:
-                store = Store(path, read_only=read_only, on_bad=bad.append)
-                found = store.records()
-                alone = [store.find(one["key"]) for one in records]
+                store = Store(path, read_only=read_only)
+                rows = store.rows()
+                assert len(rows) == 6
+                assert all(row.record is None or row.record in records for row in rows)
+                assert [store.find(one["key"]) for one in records] == store.records() == records
+                right += 1
             except InputError:
                 refused += 1
-                continue
-            lost = {row.key for row in bad}
-            assert len(found) + len({row.number for row in bad}) == 6
-            assert lost or alone == records
-            assert all(one is None or one == full for one, full in zip(alone, records, strict=True))
-            assert all(one in records for one in found)
-            right += not bad
         path.unlink()
     assert right > 0
     assert refused > 0
@@ -298,25 +277,6 @@ def test_a_damaged_schema_is_refused(broken: bytes, tmp_path: Path) -> None:
     for read_only in (True, False):
         with pytest.raises(InputError, match=r"runs.sqlite (cannot be used as a store of runs|is damaged)"):
             Store(path, read_only=read_only).records()
-
-
-def test_a_damaged_index_is_refused_and_repaired(tmp_path: Path) -> None:
-    """A run that is not found by its key would be trained again."""
-    path = tmp_path / "runs.sqlite"
-    for seed in range(6):
-        Store(path).add(record(seed))
-    key = record(3)["key"].encode()
-    place = path.read_bytes().index(key)
-    if b"er" in path.read_bytes()[place + 64 : place + 66]:  # that is in the table: the index has it too
-        place = path.read_bytes().index(key, place + 1)
-    flipped(path, place, 0)
-    for read_only in (True, False):
-        with pytest.raises(InputError, match=r"is damaged \(.*cclfp runs check --store .* says more"):
-            Store(path, read_only=read_only)
-    store = Store(path, damaged=True)
-    assert [row.record for row in store.rows()] == [record(seed) for seed in range(6)]
-    store.delete([])
-    assert Store(path).find(record(3)["key"]) == record(3)
 
 
 def test_reading_makes_no_file(tmp_path: Path) -> None:
@@ -347,21 +307,12 @@ def leave_log(path: Path, index: bool) -> None:
         file.rename(file.with_name(file.name.removeprefix("copy-")))
 
 
-@contextlib.contextmanager
-def nobody() -> Iterator[Path]:
-    """Be a user who may only read, and have a folder that all may read."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    try:
-        yield folder
-    finally:
-        os.seteuid(0)
-        shutil.rmtree(folder)
-
-
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_folder_that_cannot_be_written() -> None:
-    with nobody() as here:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as exits:
+        exits.callback(os.seteuid, 0)
+        here = Path(folder)
+        here.chmod(0o755)
         paths = [here / name / "runs.sqlite" for name in ("clean", "log", "log-alone")]
         for path in paths:
             path.parent.mkdir()
@@ -395,13 +346,8 @@ def test_a_medium_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
         subprocess.run(["mount", "-o", "remount,ro", medium], check=True)
         for name, seeds in (("runs.sqlite", [0]), ("log/runs.sqlite", [0, 1])):
             assert [r["seed"] for r in Store(medium / name, read_only=True).records()] == seeds
-            for command in (
-                ["runs"],
-                ["runs", "check"],
-                ["runs", "export", tmp_path / "out.jsonl"],
-                ["report", "--out", tmp_path],
-            ):
-                assert cli(*command, "--store", medium / name).code == 0, (command, name)
+            for command in ("runs", "runs check", f"runs export {tmp_path}/out.jsonl", f"report --out {tmp_path}"):
+                assert cli(*command.split(), "--store", medium / name).code == 0, (command, name)
             assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == len(seeds)
     finally:
         subprocess.run(["umount", medium], check=True)

@@ -112,7 +112,7 @@ def test_a_stopped_run_ends_with_the_same_numbers(method: str, make_job: MakeJob
         assert ("continuing from the checkpoint" in notes) == (steps > 30)
         assert result(again) == result(whole)
         assert same(cclfp.load(file_of(other)), cclfp.load(file_of(job)))
-        assert list(store_of(job).checkpoints.iterdir()) == []
+        assert list(job.execution.checkpoint_folder.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_fresh_run_that_was_stopped_goes_on_too(make_job: MakeJob, tmp_path: P
     folder.mkdir()
     (folder / "uv.lock").touch()  # it may be any folder
     assert checkpoint_of(make_job(checkpoints=folder)).parent == folder
-    assert not store_of(make_job()).checkpoints.exists()
+    assert not make_job().execution.checkpoint_folder.exists()
 
     def listen_and_stop(event: Event) -> None:
         events.append(event)
@@ -149,7 +149,7 @@ def test_what_killed_processes_have_left_is_removed(is_stored: bool, make_job: M
         temporary_name(name).replace(f".{os.getpid()}-", f".{ended.pid}-")
         for name in (f"{job.key}.ckpt", file_of(job).name.replace("seed0", "seed1"))
     )
-    folder = store_of(job).checkpoints
+    folder = job.execution.checkpoint_folder
     folder.mkdir(exist_ok=True)
     file_of(job).parent.mkdir(exist_ok=True)
     for name in (half, f"{job.key}.lock", *[f"{job.key}.ckpt"] * is_stored):
@@ -158,16 +158,6 @@ def test_what_killed_processes_have_left_is_removed(is_stored: bool, make_job: M
     cclfp.run("finetune", "split-mnist", seeds=1, store=job.execution.store, save=job.execution.save)
     assert list(folder.iterdir()) == []
     assert list((tmp_path / "learners").iterdir()) == [job.learner_file]
-
-
-def test_the_checkpoint_of_a_stored_run_stays_while_another_process_uses_it(tmp_path: Path) -> None:
-    folder, key = tmp_path / "checkpoints", "a" * 64
-    with checkpoints.hold(folder / f"{key}.lock"):
-        (folder / f"{key}.ckpt").touch()
-        checkpoints.remove_left_overs(folder, stored=[key])
-        assert (folder / f"{key}.ckpt").exists()
-    checkpoints.remove_left_overs(folder, stored=[key])
-    assert list(folder.iterdir()) == []
 
 
 def test_a_lock_is_free_again_after_a_failure(make_job: MakeJob) -> None:
@@ -250,12 +240,12 @@ def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(make_job: Mak
 @pytest.mark.parametrize("executor", [Pool(), Pool(2)])
 def test_a_place_where_no_checkpoint_or_lock_can_be(executor: Executor, make_job: MakeJob, tmp_path: Path) -> None:
     """A user's mistake, in a worker too."""
-    store_of(make_job()).checkpoints.touch()
-    with pytest.raises(InputError, match="checkpoints cannot be kept in .*: File exists\n2 of 2 runs failed$"):
+    make_job().execution.checkpoint_folder.touch()
+    with pytest.raises(InputError, match="no lock can be kept at .*: File exists\n2 of 2 runs failed$"):
         run_jobs([make_job(seed=0), make_job(seed=1)], executor=executor)
     job = make_job("finetune", store=tmp_path / "other.sqlite")
     checkpoints.checkpoint_path(job).with_suffix(".lock").mkdir(parents=True)
-    with pytest.raises(InputError, match=rf"{job.key}\.lock cannot be locked: Is a directory$"):
+    with pytest.raises(InputError, match=rf"no lock can be kept at .*{job.key}\.lock: Is a directory$"):
         train(job)
 
 
@@ -276,29 +266,22 @@ def test_a_finished_run_is_trained_again_only_if_asked(make_job: MakeJob) -> Non
 
 
 @pytest.mark.slow
-def test_a_record_stays_where_its_run_is_trained_again_for_its_learner(make_job: MakeJob, tmp_path: Path) -> None:
-    first, job = train(make_job()), make_job(save=tmp_path / "learners")
-    old = with_accuracy(first, 1.0)
-    store_of(job).add(old, replace=True)
-    kept, notes = train_and_note(job)
-    assert [kept] == store_of(job).records() == [old]
-    assert "that one stays, with 1.00 %; trained now it has " in notes
-    assert found_by(cclfp.load(file_of(job))) == pytest.approx(accuracy(first), abs=1e-4)
-
-
-@pytest.mark.slow
-def test_a_record_that_was_added_meanwhile_stays(make_job: MakeJob, tmp_path: Path) -> None:
-    other = with_accuracy(train(make_job(store=tmp_path / "other.sqlite")), 1.0)
-    events: list[Event] = []
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_record_stays_that_was_there_or_added_meanwhile(is_there: bool, make_job: MakeJob, tmp_path: Path) -> None:
+    """Its run was trained again for its learner, or by another process."""
+    first, job = train(make_job(store=tmp_path / "other.sqlite")), make_job(save=tmp_path / "learners")
+    old, events = with_accuracy(first, 1.0), list[Event]()
+    if is_there:
+        store_of(job).add(old)
 
     def listen(event: Event) -> None:
         events.append(event)
-        store_of(make_job()).add(other)
+        store_of(job).add(old)
 
-    assert train(make_job(), listen) == other
-    assert store_of(make_job()).records() == [other]
-    assert "that one stays" in texts(events)[-1]
-    assert events[-1] == Finished(other["key"], other)
+    assert [train(job, listen)] == store_of(job).records() == [old]
+    assert "that one stays, with 1.00 %; trained now it has " in texts(events)[-1]
+    assert events[-1] == Finished(job.key, old)
+    assert found_by(cclfp.load(file_of(job))) == pytest.approx(accuracy(first), abs=1e-4)
 
 
 # Which accuracies are known: of a task from when it is learned on; also just before, and untrained; only in the end.
@@ -396,46 +379,39 @@ def test_a_learner_that_is_taught_while_its_run_is_trained_again_stays(make_job:
 
 
 @pytest.mark.slow
-def test_a_learner_file_is_what_it_is_called(make_job: MakeJob, tmp_path: Path) -> None:
-    """What --save says is saved is there; a file that is no learner of the run is not replaced either."""
-    saved = {"save": tmp_path / "learners"}
-    job = make_job(**saved)
+def test_a_learner_file_that_is_not_what_its_run_left_is_replaced_only_if_forced(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    """--fresh --save replaced what cclfp observe had taught it; no learner of another run or other file is taken."""
+    job = make_job(save=tmp_path / "learners")
+    fresh = job.with_unchecked(fresh=True)
     train(job)
+    run_jobs([fresh])  # as it was made by its run
     file = file_of(job)
     assert job.find_record(store_of(job)) is not None
-    other = cclfp.make("er", psi=torch.nn.Flatten(), num_classes=10, seed=7)
-    changes: dict[str, Callable[[], object]] = {
-        "it is damaged": lambda: file.write_bytes(file.read_bytes()[:1000]),
-        "is another kind of file": lambda: file.write_text("mine"),
-        "is not the learner of this run": lambda: other.save(file),
-    }
-    for message, change in changes.items():
+    learner, other = cclfp.load(file), cclfp.make("er", psi=torch.nn.Flatten(), num_classes=10, seed=7)
+
+    def teach() -> None:
+        if learner.in_task:
+            learner.end_task()
+        else:
+            learner.observe(torch.zeros(2, 1, 28, 28, dtype=torch.uint8), torch.tensor([0, 1]), task=0)
+        learner.save(file)
+
+    changes: list[tuple[str, Callable[[], object], list[Job]]] = [
+        ("has learned more since its run of 5 tasks", teach, [fresh]),
+        ("has learned more since its run of 5 tasks", teach, [fresh]),
+        ("it is damaged", lambda: file.write_bytes(file.read_bytes()[:1000]), [job, fresh]),
+        ("is another kind of file", lambda: file.write_text("mine"), [job, fresh]),
+        ("is not the learner of this run", lambda: other.save(file, force=True), [job, fresh]),
+    ]
+    for message, change, refused in changes:
         change()
         changed = file.read_bytes()
-        for again in (job, make_job(fresh=True, **saved)):
+        for again in refused:
             with pytest.raises(InputError, match=f"{message}.*move it away, save the learners elsewhere, or .*--force"):
                 run_jobs([again])
             assert file.read_bytes() == changed
-        run_jobs([make_job(force=True, **saved)])
-        assert job.has_learner()
-
-
-@pytest.mark.slow
-def test_a_learner_that_was_taught_since_its_run_is_replaced_only_if_forced(make_job: MakeJob, tmp_path: Path) -> None:
-    """--fresh --save replaced what cclfp observe had taught it."""
-    job = make_job("er", save=tmp_path / "learners")
-    train(job)
-    fresh = job.with_unchecked(fresh=True)
-    run_jobs([fresh])  # as it was made by its run
-    learner = cclfp.load(file_of(job))
-    for in_task in (True, False):
-        learner.observe(torch.zeros(2, 1, 28, 28, dtype=torch.uint8), torch.tensor([0, 1]), task=0)
-        if not in_task:
-            learner.end_task()
-        learner.save(file_of(job))
-        taught = file_of(job).read_bytes()
-        with pytest.raises(InputError, match="has learned more since its run of 5 tasks: .* with --force"):
-            run_jobs([fresh])
-        assert file_of(job).read_bytes() == taught
     run_jobs([fresh.with_unchecked(force=True)])
-    assert cclfp.load(file_of(job)).tasks_done == 5
+    assert job.has_learner()
+    assert cclfp.load(file).tasks_done == 5

@@ -21,7 +21,7 @@ from torture.damage import forge_value
 
 from cclfp import metrics
 from cclfp.cli.manage_runs import describe_records
-from cclfp.cli.output import print_answer
+from cclfp.cli.output import Answer, print_answer
 from cclfp.errors import InputError
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.record import MEASURES, from_line, to_line
@@ -144,18 +144,19 @@ FIELDS: list[tuple[str, Any, str]] = [
     ("colour", 1, "not a run record: it has 'colour'"),
     ("key", "0", 'key is "0": expected "25e0'),
     ("method", "gem", 'method is "gem": expected "er", as its other fields say'),
-    ("benchmark", "rotated-mnist", 'benchmark is "rotated-mnist": expected "split-mnist"'),
-    ("scenario", "class", 'scenario is "class": expected "task"'),
     ("buffer", 200.0, "buffer is 200.0: expected 200"),
-    ("configuration", {}, "its configuration lacks benchmark, "),
-    ("configuration.colour", 1, 'its configuration has "colour", which is not a setting'),
+    ("configuration", {}, "its configuration was written by another cclfp: missing 5 required"),
+    (
+        "configuration.colour",
+        1,
+        "its configuration was written by another cclfp: got an unexpected keyword argument 'colour'",
+    ),
     ("configuration.backbone", "mlp", 'backbone is "mlp": expected null, a name and a width'),
     ("configuration.hyperparameters.lr", 5.0, 'key is "25e0'),
     ("diverged", 6, "diverged is 6: expected after how many of the 5 tasks"),
     ("diverged", True, "diverged is true: expected after how many"),
     *(("confusion", c, "confusion is ") for c in (None, [], [[1]], COUNTS[:9], [[-1] * 10] * 10, [[0.5] * 10] * 10)),
     ("average_accuracy", 99.0, "average_accuracy is 99.0: expected 80.0, as its other fields say"),
-    ("forgetting", 17.5, "forgetting is 17.5: expected 18.0"),
     ("forward_transfer", "5.0", 'forward_transfer is "5.0": expected 5.0'),
     ("forward_transfer", None, "forward_transfer is null: expected 5.0"),
     ("accuracy_matrix.5", GONE, "accuracy_matrix is "),
@@ -214,7 +215,7 @@ def test_a_mutated_record_is_refused_or_the_same(number: int, random: Random) ->
     for name, measure in MEASURES.items():
         assert found[name] == pytest.approx(measure(found["accuracy_matrix"]))
     with contextlib.redirect_stdout(io.StringIO()):
-        print_answer(False, {}, *describe_records([record], ""))
+        print_answer(Answer({}, describe_records([record], "")), False)
 
 
 WRONG = [
@@ -236,12 +237,9 @@ def test_a_file_with_a_line_that_is_no_record_is_refused(
 
 
 CONFLICTS: list[tuple[Callable[[Record], object], str]] = [
-    (another_result, "average_accuracy 81.0 and 80.0, accuracy_matrix: nothing was added;"),
-    (lambda r: r["environment"].update(device="cuda"), "environment"),
-    (
-        lambda r: r.update(finished_at="2026-01-01T00:00:01+00:00"),
-        'finished_at "2026-01-01T00:00:01+00:00" and "2026-01-01T00:00:00+00:00":',
-    ),
+    (another_result, "average_accuracy, accuracy_matrix: nothing was added;"),
+    (lambda r: r["environment"].update(device="cuda"), "environment: nothing"),
+    (lambda r: r.update(finished_at="2026-01-01T00:00:01+00:00"), "finished_at: nothing"),
 ]
 
 
@@ -267,7 +265,7 @@ def test_another_record_of_a_run_is_refused_with_all_others(
         with pytest.raises(InputError, match=re.escape(f"{place}: {run} {known}, which differs in {message}")):
             import_runs(files, into)
     assert store.records() == before
-    assert not new.parent.exists()
+    assert Store(new).records() == []
 
 
 def test_the_commands(exported: Path, cli: Cli, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from cclfp.cli.output import OutputError, open_streams, print_text
+from cclfp.cli.output import open_streams, output_error, print_text
 from cclfp.errors import InputError, RunError, Stopped, shortage, visible
 
 RESUMABLE = (["run"], ["study"], ["tune"])  # how their arguments begin
@@ -30,17 +30,15 @@ def main() -> None:
         answer_signals()
         open_streams()
         code = _call()
-        sys.stdout.flush()
+        if (error := output_error()) is not None:
+            code = BROKEN_PIPE if error.errno == errno.EPIPE else 1
+            if code != BROKEN_PIPE:
+                print(f"error: stdout cannot be written to: {error.strerror}", file=sys.stderr)
         _on_signals(signal.SIG_DFL)  # there is nothing left to do but exit
     except Stopped as stop:
         code = 128 + stop.number
         rest = ": what is finished is stored, and the same command continues from the last checkpoint"
         print("stopped" + (rest if sys.argv[1:2] in RESUMABLE else ""), file=sys.stderr)
-    except OutputError as error:
-        _on_signals(signal.SIG_DFL)
-        code = BROKEN_PIPE if error.number == errno.EPIPE else 1
-        if code != BROKEN_PIPE:
-            print(f"error: stdout cannot be written to: {error}", file=sys.stderr)
     sys.exit(code)
 
 

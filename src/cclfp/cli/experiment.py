@@ -8,27 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.manage_runs import warn_of_bad
-from cclfp.cli.options import (
-    FORCE,
-    INCLUDE_DIVERGED,
-    JSON,
-    RUN_ONLY,
-    SEED,
-    SEEDS,
-    STORE,
-    argument,
-    flag,
-    option,
-    parse_names,
-    parse_seeds,
-    parse_settings,
-    parse_sizes,
-    with_fields,
-)
-from cclfp.cli.output import attributes, print_answer, print_text
+from cclfp.cli import options
+from cclfp.cli.options import app, argument, command, flag, option, parse_list, parse_names, parse_seeds, parse_settings
+from cclfp.cli.output import Answer, attributes, print_text
 from cclfp.cli.progress import Progress
-from cclfp.errors import InputError
+from cclfp.errors import InputError, RunError, Stopped
 from cclfp.metrics import count_of
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
@@ -39,7 +23,7 @@ if TYPE_CHECKING:
     from cclfp.runs.settings import Preset
 
 
-@with_fields()
+@command(app)
 def run(
     method: str = argument(
         ..., "A method, or several with commas (cclfp list methods; FILE.py:NAME is your own).", "METHOD"
@@ -52,8 +36,8 @@ def run(
         "images at random). Several values with commas train a grid. What is not set comes from the presets.",
         "NAME=VALUE",
     ),
-    seeds: str | None = SEEDS,
-    seed: int | None = SEED,
+    seeds: str | None = options.SEEDS,
+    seed: int | None = options.SEED,
     auto: float | None = option(
         None,
         "First search lr, augment and each method's own settings on held-out training images, for so many minutes per "
@@ -61,9 +45,8 @@ def run(
         "MINUTES",
     ),
     execution: Execution,
-    include_diverged: bool = INCLUDE_DIVERGED,
-    json: bool = JSON,
-) -> None:
+    include_diverged: bool = options.INCLUDE_DIVERGED,
+) -> Answer:
     """Train methods on a benchmark over several seeds and print one table beside the paper's numbers.
 
     A finished run is kept in the store and not trained again; an interrupted one continues from its last checkpoint.
@@ -78,7 +61,7 @@ def run(
     """
     names = parse_names("METHOD", method)
     values = parse_settings(settings)
-    options: dict[str, Any] = {"seeds": parse_seeds(seeds, seed), "execution": execution}
+    how: dict[str, Any] = {"seeds": parse_seeds(seeds, seed), "execution": execution}
 
     from cclfp.cli import printing
     from cclfp.runs.run import run
@@ -86,16 +69,15 @@ def run(
     searches: list[Tuned] | None = None
     with Progress() as shown:
         if auto is None:
-            results = run(names, problem=problem, settings=values, **options, on_event=shown.update)
+            results = run(names, problem=problem, settings=values, **how, on_event=shown.update)
         else:
-            results, searches = _run_tuned(auto, names, problem, values, **options, on_event=shown.update)
+            results, searches = _run_tuned(auto, names, problem, values, **how, on_event=shown.update)
     if execution.shard is not None:
-        printing.print_shard(execution, [run for result in results for run in result.runs], json)
-        return
+        return printing.describe_shard(execution, [run for result in results for run in result.runs])
     varied = [name for name, several in values.items() if len(several) > 1 and auto is None]
-    printing.print_runs(results, varied, searches, include_diverged, json)
-    if execution.save is not None and not json:
-        print_text(f"learners saved in {execution.save}")
+    answer = printing.describe_runs(results, varied, searches, include_diverged)
+    saved = [] if execution.save is None else [f"learners saved in {execution.save}"]
+    return answer._replace(parts=[*answer.parts, *saved])
 
 
 def _run_tuned(
@@ -131,7 +113,7 @@ def _run_tuned(
     return results, searches
 
 
-@with_fields(leave_out=[*RUN_ONLY, "shard"])
+@command(app, leave_out=[*options.RUN_ONLY, "shard"])
 def tune(
     method: str = argument(..., "A method (cclfp list methods; FILE.py:NAME is your own).", "METHOD"),
     *,
@@ -158,8 +140,7 @@ def tune(
         "FILE.json",
     ),
     execution: Execution,
-    json: bool = JSON,
-) -> None:
+) -> Answer:
     """Search a method's settings on held-out training images and print those that are best.
 
     Own images, own methods and ranges of your own: lr and augment, then the method's own settings one by one, which a
@@ -209,10 +190,10 @@ def tune(
             again += ["--write", str(write)] + ([] if preset.halved is None else ["--halving", str(preset.halved)])
             text = f"warning: what {preset.method} inherited has changed, tune it again: {shlex.join(again)}"
             print_text(text, err=True)
-    printing.print_tuned(tuned, write, json)
+    return printing.describe_search(tuned, write)
 
 
-@with_fields(leave_out=[*RUN_ONLY, "benchmark", "scenario", "memory"])
+@command(app, leave_out=[*options.RUN_ONLY, "benchmark", "scenario", "memory"])
 def study(
     table: str = argument(
         ...,
@@ -231,20 +212,19 @@ def study(
     auto: float | None = option(
         None, "Tune each method in each column first, for so many minutes (cclfp run --auto).", "MINUTES"
     ),
-    seeds: str | None = SEEDS,
-    seed: int | None = SEED,
+    seeds: str | None = options.SEEDS,
+    seed: int | None = options.SEED,
     execution: Execution,
     dry_run: bool = flag("--dry-run", "Print what would be trained, and train nothing."),
-    include_diverged: bool = INCLUDE_DIVERGED,
-    json: bool = JSON,
-) -> None:
+    include_diverged: bool = options.INCLUDE_DIVERGED,
+) -> Answer:
     """Train what a table of the paper needs and the store does not have; print ours beside the published numbers.
 
     The longest runs come first. What is finished is kept and printed: stopped at any point, the same command continues.
 
     mine takes any methods and benchmarks, also your own: --images and its options, --tasks, --backbone, --memory and
-    --auto are for mine only. It marks the best of each column and says which others are worse beyond chance. Settings
-    are those that cclfp tune or --auto found there, else the preset, else the defaults.
+    --auto are for mine only. It names the best of each column, and how likely the others differ from it by chance.
+    Settings are those that cclfp tune or --auto found there, else the preset, else the defaults.
 
     runtime measures what the run-time figure shows: each method with one seed, which no table uses, one run at a time,
     all with the same engine (eager, unless --engine names one). Leave the machine alone while it runs.
@@ -268,31 +248,33 @@ def study(
         "methods": parse_names("--method", method),
         "scenarios": parse_names("--scenario", scenario),
     }
-    own = {**vars(problem), "memory": parse_sizes("--memory", memory), "auto": auto}
+    sizes = None if memory is None else parse_list("--memory", memory, int, "one whole number or several with commas")
+    own = {**vars(problem), "memory": sizes, "auto": auto}
     with Progress() as shown:
         planned = plan(table, **names, **own, seeds=chosen_seeds, execution=execution, on_event=shown.update)
     if dry_run:
-        printing.print_plan(planned, json)
-    elif execution.shard is not None:
+        return printing.describe_plan(planned)
+    if execution.shard is not None:
         with Progress() as shown:
             records = planned.train(shown.update)
-        printing.print_shard(execution, list(records.values()), json)
-    else:
-        try:
-            with Progress() as shown:
-                planned.train(shown.update)
-        finally:  # what is finished is printed, also if a run fails
-            printing.print_study(planned, include_diverged, json)
+        return printing.describe_shard(execution, list(records.values()))
+    failure: BaseException | None = None
+    try:
+        with Progress() as shown:
+            planned.train(shown.update)
+    except (InputError, RunError, Stopped) as error:  # what is finished is printed all the same
+        failure = error
+    return printing.describe_study(planned, include_diverged)._replace(error=failure)
 
 
+@command(app)
 def report(
     out: Path = option(..., "The folder to write into, made where there is none.", "DIR"),
-    store: Path | None = STORE,
+    store: Path = options.STORE,
     seeds: str = option("5", "How many seeds, or which.", "N or A,B,..."),
-    include_diverged: bool = INCLUDE_DIVERGED,
-    force: bool = FORCE,
-    json: bool = JSON,
-) -> None:
+    include_diverged: bool = options.INCLUDE_DIVERGED,
+    force: bool = options.FORCE,
+) -> Answer:
     """Write the paper's tables and figures with the store's runs beside the published numbers, and all other runs.
 
     DIR/index.html is a page that works without a network; DIR/tables has Markdown, CSV and LaTeX, DIR/figures SVG, PDF
@@ -304,32 +286,29 @@ def report(
     cclfp report --out report/
     cclfp report --out report/ --store runs.sqlite --seeds 3
     """
-    chosen_seeds = parse_seeds(seeds)
+    wanted = parse_seeds(seeds)
 
     from cclfp.report import write_report
     from cclfp.report.tables import count_verdicts, tally
     from cclfp.runs.code import OTHER_CODE_RISK, is_other_code, made_by
     from cclfp.runs.jobs import check_seeds
     from cclfp.runs.results import explain_other_code
-    from cclfp.runs.store import Store, StoredRow, default_store
+    from cclfp.runs.store import Store
 
-    path = store or default_store()
-    bad: list[StoredRow] = []
-    opened = Store(path, read_only=True, on_bad=bad.append)
-    options: dict[str, Any] = {"include_diverged": include_diverged, "force": force}
+    how: dict[str, Any] = {"include_diverged": include_diverged, "force": force}
     with Progress() as shown:
-        content, written = write_report(opened, out, check_seeds(chosen_seeds), **options, on_event=shown.update)
-    warn_of_bad(opened, bad)
-    lines = [f"the paper's {tally(content.results)} (from {content.runs:,} runs in {path})"]
+        opened = Store(store, read_only=True)
+        content, written = write_report(opened, out, check_seeds(wanted), **how, on_event=shown.update)
+    lines = [f"the paper's {tally(content.results)} (from {content.runs:,} runs in {store})"]
     lines += [f"{content.about_others}: see Your runs in {out / 'index.html'}"] if content.other_runs else []
     lines += [f"{content.about_held_out}: they are in no table"] if content.held_out else []
     lines += explain_other_code(content.shown, OTHER_CODE_RISK)
     document = {
-        "store": path,
+        "store": store,
         **attributes(content, "runs", "other_runs"),
         "held_out_runs": content.held_out,
         "other_code": {run["key"]: made_by(run) for r in content.shown for run in r.runs if is_other_code(run)},
         "counts": count_verdicts(content.results),
         "files": written,
     }
-    print_answer(json, document, *lines, *(f"{file}  {file.stat().st_size / 1000:,.0f} kB" for file in written))
+    return Answer(document, [*lines, *(f"{file}  {file.stat().st_size / 1000:,.0f} kB" for file in written)])

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.options import FORCE, JSON, argument, option
-from cclfp.cli.output import Prose, Table, attributes, print_answer, unwrap
+from cclfp.cli import manage_data
+from cclfp.cli.options import FORCE, app, argument, command, option
+from cclfp.cli.output import Answer, Table, attributes, show_cell, unwrap
 from cclfp.cli.progress import Progress
 from cclfp.core.arguments import check_whole
 from cclfp.core.userfiles import is_reference
@@ -20,12 +21,10 @@ if TYPE_CHECKING:
     from cclfp.methods import Method
     from cclfp.runs.settings import Preset
 
-    Answer = tuple[Any, list[str | Table]]  # for JSON, and as texts and tables
 
-
-def list_(what: str = argument(..., "What to list.", "methods|benchmarks|datasets"), json: bool = JSON) -> None:
+@command(app, "list")
+def list_(what: str = argument(..., "What to list.", "methods|benchmarks|datasets")) -> Answer:
     """List the methods, the benchmarks or the datasets."""
-    from cclfp.data import list_datasets
     from cclfp.methods import METHODS
     from cclfp.streams.benchmarks import benchmark_names, get_benchmark
 
@@ -38,10 +37,10 @@ def list_(what: str = argument(..., "What to list.", "methods|benchmarks|dataset
             items = [attributes(get_benchmark(name), *shown) for name in benchmark_names()]
             items = [{name.removeprefix("num_"): value for name, value in item.items()} for item in items]
         case "datasets":
-            items = [attributes(one, "name", "here", "description", "path") for one in list_datasets()]
+            return manage_data.list_()
         case _:
             raise unknown("list", what, ("methods", "benchmarks", "datasets"))
-    print_answer(json, {what: items}, Table(list(items[0]), [item.values() for item in items]))
+    return Answer({what: items}, [Table(list(items[0]), [item.values() for item in items])])
 
 
 def _facts(method: type[Method]) -> dict[str, Any]:
@@ -49,6 +48,7 @@ def _facts(method: type[Method]) -> dict[str, Any]:
     return {"name": method.name, "scenarios": method.scenarios(), "memory": has_memory, "reference": method.reference}
 
 
+@command(app)
 def show(
     name: str = argument(..., "A method (cclfp list methods) or a benchmark (cclfp list benchmarks).", "NAME"),
     images: Path | None = option(None, "Draw what each task of the benchmark looks like.", "FILE.png"),
@@ -56,8 +56,7 @@ def show(
     tasks: int | None = option(None, "How many tasks the classes are split into."),
     class_order: str | None = option(None, "The order classes come in, as for run.", "A,B,...|random"),
     force: bool = FORCE,
-    json: bool = JSON,
-) -> None:
+) -> Answer:
     """Show a method (what it does, its hyperparameters, presets and reference) or a benchmark (its tasks and classes).
 
     [bold]Examples[/bold]
@@ -71,16 +70,12 @@ def show(
     if images is not None and images.suffix.lower() != ".png":
         raise InputError(f"--images {images}: expected the name of a file to write that ends in .png")
     if name in benchmark_names():
-        document, parts = _look_at_benchmark(name, images, seed, tasks, class_order, force)
-    elif name in METHODS or is_reference(name):
-        drawing = {"images": images, "seed": seed or None, "force": force or None}
-        for option_name, given in {**drawing, "tasks": tasks, "class-order": class_order}.items():
-            if given is not None:
-                raise InputError(f"--{option_name} is about a benchmark; {name} is a method")
-        document, parts = _look_at_method(name)
-    else:
-        raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS], benchmark_names())
-    print_answer(json, document, *parts)
+        return _look_at_benchmark(name, images, seed, tasks, class_order, force)
+    if name in METHODS or is_reference(name):
+        if images or seed or force or tasks is not None or class_order is not None:
+            raise InputError(f"{name} is a method: the options are about benchmarks")
+        return _look_at_method(name)
+    raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS], benchmark_names())
 
 
 def _look_at_benchmark(
@@ -107,23 +102,20 @@ def _look_at_benchmark(
         stream = benchmark.stream(benchmark.scenarios[0], seed, order, sizes)
         draw_stream(stream, benchmark.classes, f"{benchmark.title}, {stream.num_tasks} tasks, seed {seed}", images)
 
-    can_be_augmented = benchmark.no_augmentation is None
     orders = sorted(benchmark.class_orders, key=lambda name: name != benchmark.class_order)  # the default first
+    facts = attributes(benchmark, "dataset", "scenarios", "backbone")
+    facts |= {"augmentation": benchmark.no_augmentation is None, "class_orders": orders}
     split = [[benchmark.classes[c] for c in task] for task in benchmark.task_classes(order, sizes, seed)]
     chosen, listed = _list_presets([preset for preset in presets() if preset.benchmark == name], "method")
-    document = attributes(benchmark, "name", "title", "description", "dataset", "scenarios", "backbone")
-    document |= {"augmentation": can_be_augmented, "class_orders": orders, "tasks": split, "presets": chosen}
+    document = {**attributes(benchmark, "name", "title", "description"), **facts, "tasks": split, "presets": chosen}
     document |= {} if images is None else {"images": images}
-    facts = [] if benchmark.dataset == name else [f"dataset: {benchmark.dataset}"]
-    facts += [f"scenarios: {', '.join(benchmark.scenarios)}", f"backbone: {benchmark.backbone}"]
-    facts += [f"can be augmented: {'yes' if can_be_augmented else 'no'}"]
-    facts += [f"class orders: {orders[0]} (default), {', '.join(orders[1:])}"] if len(orders) > 1 else []
     classes: str | Table = Table([">task", "classes"], enumerate(split, 1))
     if len(split) > 1 and all(names == split[0] for names in split):
         classes = f"{len(split)} tasks, each with the classes {', '.join(split[0])}"
     title = name if benchmark.title == name else f"{benchmark.title} ({name})"
     drawn = [] if images is None else [f"drawn: {images}"]
-    return document, [f"{title}: {benchmark.description}\n", "   ".join(facts) + "\n", classes, *listed, *drawn]
+    parts = [f"{title}: {benchmark.description}\n", f"{_in_a_line(facts)}\n", classes, *listed, *drawn]
+    return Answer(document, parts)
 
 
 def _look_at_method(name: str) -> Answer:
@@ -140,16 +132,16 @@ def _look_at_method(name: str) -> Answer:
     chosen, listed = _list_presets([preset for preset in presets() if preset.method == kind.name], "benchmark")
     document = {**_facts(kind), "description": description, "hyperparameters": settings, "presets": chosen}
     rows = [[f"{value:g}" if name == "default" else value for name, value in row.items()] for row in settings]
-    return document, [
-        f"{kind.name}: {kind.reference}\n",
-        Prose(f"{unwrap(description)}\n"),
-        f"scenarios: {', '.join(kind.scenarios())}   memory: {'yes' if document['memory'] else 'no'}\n",
-        Table(["hyperparameter", ">default", "range", "what it is"], rows),
-        *listed,
-    ]
+    facts = {name: document[name] for name in ("scenarios", "memory")}
+    about = [f"{kind.name}: {kind.reference}\n", f"{unwrap(description)}\n", f"{_in_a_line(facts)}\n"]
+    return Answer(document, [*about, Table(["hyperparameter", ">default", "range", "what it is"], rows), *listed])
 
 
-def _list_presets(presets: Sequence[Preset], of: str) -> Answer:
+def _in_a_line(facts: dict[str, Any]) -> str:
+    return "   ".join(f"{name.replace('_', ' ')}: {show_cell(value)}" for name, value in facts.items())
+
+
+def _list_presets(presets: Sequence[Preset], of: str) -> tuple[list[Any], list[str | Table]]:
     """Presets of one method (``of="benchmark"``: what differs among them) or of one benchmark, as JSON and as text."""
     from cclfp.paper import published
 

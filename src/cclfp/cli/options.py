@@ -1,4 +1,4 @@
-"""Options of commands, and how their texts are read."""
+"""How a function becomes a command, what options commands have, and how their texts are read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,29 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import typer
 
+from cclfp.cli.output import Answer, print_answer, unwrap
+from cclfp.core.arguments import split_names, unquote
 from cclfp.errors import InputError, visible
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Answer | None])
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+app = typer.Typer(
+    name="cclfp",
+    help="Continual learning with CCL-FP, CCL-FP+ and the methods they are compared with.",
+    epilog="Start with: cclfp run ccl-fp+ split-mnist",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def option(default: Any, help: str, metavar: str | None = None, shown: str | None = None) -> Any:
@@ -49,31 +65,48 @@ JSON = flag("--json", "Print one JSON document and nothing else on stdout.")
 RUN_ONLY = ("validation", "max_classes", "threads", "save", "force", "fresh", "checkpoint_every")
 
 
-def with_fields(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each field of its parameters ``problem`` and ``execution``; it is called with these.
+def command(
+    group: typer.Typer, name: str | None = None, leave_out: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Make a function a command of a group: its answer is printed, with ``--json`` as one document.
 
-    The benchmark of a problem is an argument; with images of one's own there is none, and the argument in its place is
-    the first of the settings.
+    Each field of its parameters ``problem`` and ``execution`` is an option, but for those that it leaves out. The
+    benchmark of a problem is an argument; with images of one's own there is none, and the argument in its place is the
+    first of the settings. A function that has a parameter ``json`` of its own is told.
     """
-    options = {name: list(_options(kind, leave_out)) for name, kind in KINDS.items()}
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters
-        parameters = [one for name, p in own.items() for one in options.get(name, [p])]
+    def decorate(function: Command) -> Command:
+        own = inspect.signature(function, eval_str=True).parameters
+        fields = {name: list(_options(kind, leave_out)) for name, kind in KINDS.items() if name in own}
+        parameters = [one for name, p in own.items() for one in fields.get(name, [p])]
+        if "json" not in own:
+            parameters.append(inspect.Parameter("json", KEYWORD, default=JSON, annotation=bool))
 
-        @functools.wraps(command)
+        @functools.wraps(function)
         def run(**given: Any) -> None:
+            as_json = given["json"] if "json" in own else given.pop("json")
             if "=" in (given.get("benchmark") or "") and "settings" in given:
                 given["settings"] = [given["benchmark"], *(given["settings"] or [])]
                 given["benchmark"] = None
-            given["classes"] = parse_classes(given["classes"])
-            for name, kind in KINDS.items():
-                given[name] = kind(**{one.name: given.pop(one.name) for one in options[name]})
-            command(**given)
+            if "problem" in fields:
+                given["classes"] = parse_names("--classes", given["classes"]) or None
+            if "store" in own and given["store"] is None:
+                from cclfp.runs.store import default_store
 
-        several = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
-        run.__signature__ = inspect.Signature(several)  # type: ignore[attr-defined]
-        return run
+                given["store"] = default_store()
+            for name, options in fields.items():
+                given[name] = KINDS[name](**{one.name: given.pop(one.name) for one in options})
+            answer = function(**given)
+            if answer is None:
+                return
+            print_answer(answer, as_json)
+            if answer.error is not None:
+                raise answer.error
+            raise typer.Exit(answer.code)
+
+        run.__signature__ = inspect.Signature([p.replace(kind=KEYWORD) for p in parameters])  # type: ignore[attr-defined]
+        group.command(name, help=unwrap(inspect.getdoc(function) or ""))(run)
+        return function
 
     return decorate
 
@@ -90,40 +123,39 @@ def _options(kind: Any, leave_out: Collection[str]) -> Iterator[inspect.Paramete
             made = argument(None, **field.metadata)
         plain = next((one for one in (bool, int, float, Path) if hints[field.name] in (one, one | None)), str)
         hint: Any = (plain | None) if field.default is None else plain
-        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=made, annotation=hint)
+        yield inspect.Parameter(field.name, KEYWORD, default=made, annotation=hint)
 
 
 # How texts are read ---------------------------------------------------------------------------------------------------
 
 
-def parse_seeds(seeds: str | None, seed: int | None = None) -> int | Sequence[int]:
-    """``--seeds`` and ``--seed`` as a number of seeds or a list of them; five where neither is given."""
-    if seed is not None:
-        if seeds is not None:
-            raise InputError(f"--seeds {seeds} and --seed {seed}: expected one of the two")
-        return [seed]
-    if seeds is None:
-        return 5
+def parse_list(
+    option: str, given: str, kind: Callable[[str], T], expected: str = "one name or several with commas"
+) -> list[T]:
+    """Names or numbers with commas between them, in quotes where they contain one."""
+    parts = [unquote(part) for part in split_names(given) if part]
     try:
-        return [int(part) for part in seeds.split(",") if part.strip()] if "," in seeds else int(seeds)
-    except ValueError as error:
-        raise InputError(f"--seeds {seeds!r}: expected how many (5) or which (0,3,7)") from error
+        values = [kind(part) for part in parts]
+    except ValueError:
+        values = []
+    if not values:
+        raise InputError(f"{option} {given!r}: expected {expected}")
+    return values
 
 
 def parse_names(option: str, given: str | None) -> list[str]:
-    """Names that are separated by commas; none where the option is not given."""
-    names = [name.strip() for name in (given or "").split(",") if name.strip()]
-    if given is not None and not names:
-        raise InputError(f"{option} {given!r}: expected one name or several with commas")
-    return names
+    """Names with commas between them; none where the option is not given."""
+    return [] if given is None else parse_list(option, given, str)
 
 
-def parse_sizes(option: str, given: str | None) -> list[int] | None:
-    """Whole numbers that are separated by commas; None where the option is not given."""
-    try:
-        return None if given is None else [int(name) for name in parse_names(option, given)]
-    except ValueError as error:
-        raise InputError(f"{option} {given!r}: expected one whole number or several with commas") from error
+def parse_seeds(seeds: str | None, seed: int | None = None) -> int | list[int]:
+    """``--seeds`` and ``--seed`` as a number of seeds or a list of them; five where neither is given."""
+    if seed is not None and seeds is not None:
+        raise InputError(f"--seeds {seeds} and --seed {seed}: expected one of the two")
+    if seeds is None:
+        return 5 if seed is None else [seed]
+    numbers = parse_list("--seeds", seeds, int, "how many (5) or which (0,3,7)")
+    return numbers if "," in seeds else numbers[0]
 
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, list[float | str]]:
@@ -131,27 +163,13 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, list[float | str
     parsed: dict[str, list[float | str]] = {}
     for setting in settings or ():
         name, equals, values = setting.partition("=")
-        if not equals or not name:
+        if not (name and equals):
             raise InputError(f"{setting!r} is not a setting: expected NAME=VALUE, such as lr=0.1 or w=0.1,0.3")
         if name in parsed:
             raise InputError(f"{name} is set twice: give all its values at once, {name}=A,B")
-        try:  # all are numbers but augment's
-            parsed[name] = [value if name == "augment" else float(value) for value in values.split(",")]
-        except ValueError as error:
-            raise InputError(f"{setting!r}: expected a number, or several with commas, after {name}=") from error
+        kind: Any = str if name == "augment" else float
+        parsed[name] = parse_list(name, values, kind, "a number, or several with commas")
     return parsed
-
-
-def parse_classes(given: str | None) -> list[str] | None:
-    """Class names that are separated by commas, quoted where they contain one; None where none are given."""
-    if given is None:
-        return None
-    from cclfp.core.arguments import split_names, unquote
-
-    names = [unquote(name) for name in split_names(given)]
-    if not all(names):
-        raise InputError(f"--classes {given!r}: expected class names with commas between them")
-    return names
 
 
 def ask(question: str, yes: bool, json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import json
 import os
@@ -18,7 +17,8 @@ from cclfp.errors import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-LEAST_WIDTH = 20  # columns that a wrapped text has at least
+    from cclfp.runs.configuration import Configuration
+
 AS_IT_IS = re.compile(r"^(\s|[-*+] |\d+[.)] |cclfp )", re.MULTILINE)  # what begins lists, commands, indented lines
 COMMAND = re.compile("[^:]*: cclfp ")  # how a line begins that ends in a command to be copied
 
@@ -31,42 +31,38 @@ class Table(NamedTuple):
     title: str | None = None
 
 
-class Prose(str):
-    """A text of paragraphs, whose lines all begin at the margin."""
+class Answer(NamedTuple):
+    """What a command has found or done, as a JSON document and as texts and tables, and how the command ends."""
+
+    document: Mapping[str, Any]
+    parts: Sequence[str | Table] = ()
+    code: int = 0
+    error: BaseException | None = None  # raised when the rest has been printed
 
 
-def print_answer(as_json: bool, document: Mapping[str, Any], *parts: str | Table) -> None:
-    """What a command has found or done: a JSON document, or texts and tables."""
+def print_answer(answer: Answer, as_json: bool) -> None:
+    """Print the document, or else the texts and tables."""
     if as_json:
-        print_json(document)
+        print_json(answer.document)
         return
-    for part in parts:
+    for part in answer.parts:
         print_table(part) if isinstance(part, Table) else print_text(part)
 
 
 def print_json(value: Any) -> None:
-    """JSON on stdout, in UTF-8 or else in ASCII, which every reader of JSON takes."""
-    how: dict[str, Any] = {"indent": 2, "allow_nan": False, "default": os.fspath}  # paths as text
-    text = json.dumps(value, ensure_ascii=False, **how)
-    is_utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
-    try:
-        text.encode("utf-8" if is_utf8 else "ascii")
-    except UnicodeEncodeError:
-        text = json.dumps(value, **how)
-    print(text)
+    """JSON on stdout, in ASCII, which every encoding can hold."""
+    print(json.dumps(value, indent=2, allow_nan=False, default=os.fspath))  # paths as text
 
 
 def print_text(text: str, *, err: bool = False) -> None:
-    """Lines on stdout or stderr. On a terminal they are wrapped between words, and the rest of a line is indented.
+    """Lines on stdout or stderr. On a terminal they are wrapped between words.
 
     A word, such as a path, is never broken, and a command that is to be copied is on one line.
     """
-    console, hang = _console(err), "" if isinstance(text, Prose) else "  "
+    console = _console(err)
     for line in visible(text).split("\n"):
         if console.is_terminal and not COMMAND.match(line):
-            indent, width = line[: len(line) - len(line.lstrip())] + hang, max(console.width, LEAST_WIDTH)
-            kept: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-            line = textwrap.fill(line, width, subsequent_indent=indent, **kept)
+            line = textwrap.fill(line, console.width, break_long_words=False, break_on_hyphens=False)
         print(line, file=sys.stderr if err else sys.stdout)
 
 
@@ -83,12 +79,13 @@ def print_table(table: Table) -> None:
         is_number = name.startswith(">")
         grid.add_column(name.removeprefix(">"), justify="right" if is_number else "left", overflow="fold")
     for row in table.rows:
-        grid.add_row(*(visible(_cell(value)) for value in row))
+        grid.add_row(*(visible(show_cell(value)) for value in row))
     console.print(grid)
 
 
-def _cell(value: Any) -> str:
-    if value is None:
+def show_cell(value: Any) -> str:
+    """A value as a table shows it."""
+    if value is None or value == []:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -128,22 +125,19 @@ def hyperparameters(values: Mapping[str, float]) -> str:
     return " ".join(f"{name}={show_value(value)}" for name, value in values.items())
 
 
+def unusual_settings(c: Configuration) -> str:
+    """The settings of a configuration, without augmentation where it is off."""
+    return hyperparameters({name: value for name, value in c.settings.items() if name != "augment" or value})
+
+
 # Streams --------------------------------------------------------------------------------------------------------------
-
-
-class OutputError(BaseException):
-    """stdout cannot be written to. No Exception, so that nothing on the way takes it for a failed run."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(error.strerror)
-        self.number = error.errno
 
 
 def open_streams() -> None:
     """Make ``sys.stdout`` and ``sys.stderr`` fit for any text, and open those of the three that are closed.
 
-    The first write to stdout that fails raises :class:`OutputError`, later ones are dropped. stderr has messages only:
-    a run does not end because nobody reads them. Streams that something else put in place are left as they are.
+    What cannot be written is dropped, so that no run fails because nobody reads; :func:`output_error` says why. Streams
+    that something else put in place are left as they are.
     """
     if os.name != "posix":  # consoles of Windows take any text
         return
@@ -170,16 +164,20 @@ def _open(number: int, old: Any) -> io.TextIOWrapper:
 
 
 class _Raw(io.FileIO):
-    failed = False
+    error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        while not self.failed:
+        while self.error is None:
             try:
                 if (written := super().write(data)) is not None:
                     return written
                 select.select([], [self], [])  # it does not block, and has no room
             except OSError as error:
-                self.failed = True
-                if self.fileno() == 1:
-                    raise OutputError(error) from error
+                self.error = error
         return len(data)
+
+
+def output_error() -> OSError | None:
+    """Why stdout could not be written to."""
+    sys.stdout.flush()
+    return getattr(getattr(getattr(sys.stdout, "buffer", None), "raw", None), "error", None)

@@ -1,4 +1,4 @@
-"""Results as tables on the terminal and as JSON: those of ``run``, ``study`` and ``tune``, and plans."""
+"""What ``run``, ``study`` and ``tune`` answer: results as tables and as JSON, plans, searches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.cli.options import FIELDS
-from cclfp.cli.output import Table, attributes, hyperparameters, print_answer
+from cclfp.cli.output import Answer, Table, attributes, hyperparameters, unusual_settings
 from cclfp.metrics import count_of, number, of_seeds_diverged, plus_minus, signed
 from cclfp.paper.compare import TEST, show_difference, show_p
 from cclfp.paper.numbers import TABLES, missing_components, published_for
@@ -22,10 +22,10 @@ from cclfp.runs.configuration import method_labels, show_value
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import seeds_in_words, steps
 from cclfp.runs.record import Record
-from cclfp.runs.results import LEVEL, Result, benchmark_title, describe_protocol, explain_other_code
+from cclfp.runs.results import Result, benchmark_title, describe_protocol, explain_other_code
 
 SHOWN = 10  # how many of the settings that were tried are shown
-MARKS = {"best": " *", "similar": " =", "worse": "", "unknown": ""}
+TIMES = ("train_seconds", "test_seconds", "seconds")
 
 
 def _accuracy(result: Result) -> str:
@@ -72,20 +72,16 @@ def labelled(results: Sequence[Result]) -> list[Result]:
 
 def _describe_settings(result: Result) -> str:
     """The settings, where they come from, and why they may not be the best."""
-    settings = hyperparameters(result.configuration.hyperparameters | {"augment": result.configuration.augment})
+    settings = hyperparameters(result.configuration.settings)
     return f"{result.label}: {settings} ({'; '.join([result.chosen, *result.doubts])})"
 
 
 # cclfp run ------------------------------------------------------------------------------------------------------------
 
 
-def print_runs(
-    results: Sequence[Result],
-    varied: Sequence[str],
-    searches: Sequence[Tuned] | None,
-    include_diverged: bool,
-    json: bool,
-) -> None:
+def describe_runs(
+    results: Sequence[Result], varied: Sequence[str], searches: Sequence[Tuned] | None, include_diverged: bool
+) -> Answer:
     """One row per configuration, with the settings that vary, and the published numbers where there are any."""
     results = [
         dataclasses.replace(r, published=published_for(r.configuration), include_diverged=include_diverged)
@@ -100,7 +96,7 @@ def print_runs(
     columns = [METHOD, *settings, ACCURACY, *paper, FORGETTING, SECONDS]
     table = table_of(results, columns, [run["seed"] for run in results[0].runs], *others)
     choices = [] if searches is None else map(_describe_settings, results)
-    print_answer(json, {"configurations": document, **auto}, table, *explain_other_code(results), *choices)
+    return Answer({"configurations": document, **auto}, [table, *explain_other_code(results), *choices])
 
 
 def _setting(name: str, result: Result) -> str:
@@ -109,65 +105,60 @@ def _setting(name: str, result: Result) -> str:
     return "–" if value is None else show_value(value)
 
 
-def print_shard(execution: Execution, records: Sequence[Record], json: bool) -> None:
+def describe_shard(execution: Execution, records: Sequence[Record]) -> Answer:
     """How many runs a part has, in which store they are, and how to put the parts together."""
     part, count = execution.part or (1, 1)
     store = execution.target
-    document = {"shard": execution.shard, "store": store, "keys": [record["key"] for record in records]}
-    runs = f": {count_of(len(records), 'run')}, in {store}" if records else " has no runs"
     parts = f"{shlex.quote(str(store.parent))}/shard-*-of-{count}.sqlite"
+    document = {"shard": execution.shard, "store": store, "keys": [record["key"] for record in records]}
     command = f"cclfp runs import {parts} --store {shlex.quote(str(execution.store))}"
-    print_answer(json, document, f"part {part} of {count}{runs}", f"when all parts are there: {command}")
+    runs = f"part {part} of {count}: {count_of(len(records), 'run')}, in {store}"
+    return Answer(document, [runs, f"when all parts are there: {command}"])
 
 
 # cclfp study ----------------------------------------------------------------------------------------------------------
 
 
-def print_plan(study: Study, json: bool) -> None:
+def describe_plan(study: Study) -> Answer:
     """What would be trained, by configuration."""
     stored, planned = study.look_up()
     columns = ["benchmark", "scenario", "method", ">memory", "settings", "from", "seeds", ">replica-steps"]
     plan, rows = [], []
-    for (result, jobs), named in zip(planned, labelled([result for result, _ in planned]), strict=True):
-        c, seeds = result.configuration, [job.seed for job in jobs]
+    for result, jobs in planned:
+        c, seeds, cost = result.configuration, [job.seed for job in jobs], len(jobs) * steps(result.configuration)
         about = attributes(c, "method", "method_file", "benchmark", "scenario", "buffer", "hyperparameters", "augment")
-        how = {"preset": result.is_tuned, "from": result.chosen, "seeds": seeds, "replica_steps": len(jobs) * steps(c)}
+        how = {"preset": result.is_tuned, "from": result.chosen, "seeds": seeds, "replica_steps": cost}
         plan.append(about | how)
-        settings = c.hyperparameters | ({"augment": True} if c.augment else {})
-        in_words = [result.chosen, seeds_in_words(seeds).split(" ", 1)[1], f"{how['replica_steps']:,}"]
-        rows.append([*result.column, named.label, c.buffer, settings, *in_words])
+        trained = (c.method_version, c.buffer, unusual_settings(c), result.chosen)
+        rows.append([*result.column, *trained, seeds_in_words(seeds).split(" ", 1)[1], f"{cost:,}"])
     missing, total = sum(len(part["seeds"]) for part in plan), sum(part["replica_steps"] for part in plan)
-    _print(
-        study,
-        json,
-        {"missing": missing, "replica_steps": total, "plan": plan},
-        *([Table(columns, rows, "To be trained, the longest runs first")] if plan else []),
-        f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {study.store}",
-        *explain_other_code(stored, mark=""),
-        f"{missing} runs to train, {total:,} replica-steps",
-    )
+    parts: list[Table | str] = [Table(columns, rows, "To be trained, the longest runs first")] if plan else []
+    parts += [f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {study.store}"]
+    parts += [text.removeprefix(f"{OTHER_CODE} ") for text in explain_other_code(stored)]  # the table has no marks
+    parts += [f"{missing} runs to train, {total:,} replica-steps"]
+    return _answer(study, {"missing": missing, "replica_steps": total, "plan": plan}, parts)
 
 
-def _print(study: Study, json: bool, document: dict[str, Any], *parts: str | Table) -> None:
-    """Print what is found of a study, and which methods have neither a preset nor a search."""
+def _answer(study: Study, document: dict[str, Any], parts: Sequence[Table | str]) -> Answer:
+    """What is found of a study, and which methods have neither a preset nor a search."""
     names = ", ".join(f"{c['method']} on {c['benchmark']} ({c['scenario']})" for c in study.not_tuned)
     untuned = [f"no preset, trained with the defaults and not tuned: {names}"] if names else []
-    print_answer(json, {"store": study.store, **document, "not_tuned": study.not_tuned}, *parts, *untuned)
+    return Answer({"store": study.store, **document, "not_tuned": study.not_tuned}, [*parts, *untuned])
 
 
-def print_study(study: Study, include_diverged: bool, json: bool) -> None:
-    """A table for each column that has runs, and what there is to say about all; nothing where no run is finished."""
+def describe_study(study: Study, include_diverged: bool) -> Answer:
+    """A table for each column that has runs, and what there is to say about all; no text where no run is finished."""
     if study.what == RUNTIME:
-        _print_times(study, json)
-        return
+        return _describe_times(study)
     found, is_mine = study.found(include_diverged), study.what == MINE
     columns = [results for results in by_column(found).values() if any(result.runs for result in results)]
-    if not columns:
-        return
     cells = [_own_to_dict(result) if is_mine else _cell_to_dict(result) for result in found]
+    if not columns:
+        return Answer({"cells": cells})
     tables = [part for results in columns for part in _describe_column(results, study.seeds)]
-    summary = _summarise(columns) if is_mine else [f"the paper's {tally(found)}"]
-    _print(study, json, {"cells": cells}, *tables, *summary, *explain_other_code(found))
+    test = [TEST] if any(len(results) > 1 for results in columns) else []
+    summary = test if is_mine else [f"the paper's {tally(found)}"]
+    return _answer(study, {"cells": cells}, [*tables, *summary, *explain_other_code(found)])
 
 
 def _describe_column(results: Sequence[Result], seeds: Sequence[int]) -> list[Table | str]:
@@ -180,23 +171,6 @@ def _describe_column(results: Sequence[Result], seeds: Sequence[int]) -> list[Ta
     results = labelled(results)
     columns = [METHOD, ACCURACY, TO_THE_BEST, P, FORGETTING, SECONDS]
     return [table_of(results, columns, seeds, table), *(f"  {_describe_settings(result)}" for result in results)]
-
-
-def _summarise(columns: Sequence[Sequence[Result]]) -> list[Table | str]:
-    """One's own columns side by side, with what they have in common in the title, and what the marks mean."""
-    test = [TEST] if any(len(results) > 1 for results in columns) else []
-    if len(columns) == 1:
-        return [*test]
-    every = labelled([result for results in columns for result in results])
-    cells = {(r.column, r.table, r.label): ACCURACY[1](r) + MARKS[r.standing.verdict] * bool(r.runs) for r in every}
-    labels = dict.fromkeys(result.label for result in every)
-    rows = [[label, *(cells[first.column, first.table, label] for first, *_ in columns)] for label in labels]
-    names = [describe(first, first.table) for first, *_ in columns]
-    same = [part for part in names[0] if all(part in other for other in names)]
-    heads = [", ".join(part for part in parts if part not in same) for parts in names]
-    title = f"{', '.join(['All columns', *same])}: mean ± std, %"
-    marks = f"* the best of its column, = not different from it beyond chance (p of {LEVEL:g} or more)"
-    return [*test, Table(["method", *(f">{head}" for head in heads)], rows, title), marks]
 
 
 def _cell_to_dict(result: Result) -> dict[str, Any]:
@@ -217,15 +191,11 @@ def _own_to_dict(result: Result) -> dict[str, Any]:
     """A number of one's own for ``--json``."""
     c, standing = result.configuration, result.standing
     return {
-        "method": c.method,
+        **result.to_dict(),
         "given": result.label,
-        **attributes(c, "benchmark", "scenario", "buffer"),
         "settings": c.hyperparameters | {"augment": c.augment},
-        **attributes(result, "chosen", "doubts"),
+        **attributes(result, "chosen", "doubts", "accuracies"),
         "runs": len(result.runs),
-        **{name: result.mean_std(name) for name in ("average_accuracy", "forgetting", "seconds")},
-        "accuracies": {str(seed): accuracy for seed, accuracy in result.accuracies.items()},
-        **attributes(result, "diverged", "other_code"),
         "standing": standing.verdict,
         "difference": standing.difference,
         "difference_std": standing.std,
@@ -234,24 +204,22 @@ def _own_to_dict(result: Result) -> dict[str, Any]:
     }
 
 
-def _print_times(study: Study, json: bool) -> None:
+def _describe_times(study: Study) -> Answer:
     """How long each method's run took, per benchmark; a dash where it was not measured like the others."""
     timed, panels, tables = study.timed(), [], []
     for made, results in timed:
-        c = results[0].configuration
-        times, rows = {}, []
-        for result in results:
-            name = result.configuration.method
-            run: dict[str, Any] = dict(result.runs[0]) if result.runs else {}
-            times[name] = {part: run.get(part) for part in ("train_seconds", "test_seconds", "seconds")}
-            mark = f" {OTHER_CODE}" * bool(result.other_code)
-            rows.append([name + mark, *(number(seconds, 1) for seconds in times[name].values())])
+        runs: dict[str, dict[str, Any]] = {r.configuration.method: dict(r.runs[0]) if r.runs else {} for r in results}
+        times = {method: {name: run.get(name) for name in TIMES} for method, run in runs.items()}
         others = {r.configuration.method: version for r in results for version in r.other_code.values()}
-        panels.append({**attributes(c, "benchmark", "scenario"), "made": made, "times": times, "other_code": others})
+        about = attributes(results[0].configuration, "benchmark", "scenario")
+        panels.append({**about, "made": made, "times": times, "other_code": others})
         title = f"Run time: {', '.join(describe(results[0]))}, each method alone on {made}"
-        tables.append(Table(["method", ">training", ">testing", ">seconds per run"], rows, title))
+        heads = ["method", ">training", ">testing", ">seconds per run"]
+        marks = {method: f"{method} {OTHER_CODE}" for method in others}
+        rows = [[marks.get(method, method), *(number(v, 1) for v in of.values())] for method, of in times.items()]
+        tables.append(Table(heads, rows, title))
     others_explained = explain_other_code([result for _, results in timed for result in results])
-    _print(study, json, {"panels": panels}, *tables, *others_explained)
+    return _answer(study, {"panels": panels}, [*tables, *others_explained])
 
 
 # cclfp tune -----------------------------------------------------------------------------------------------------------
@@ -264,39 +232,30 @@ def _tuned_to_dict(tuned: Tuned) -> dict[str, Any]:
     return {**chosen, "trials": trials}
 
 
-def print_tuned(tuned: Tuned, write: Path | None, json: bool) -> None:
+def describe_search(tuned: Tuned, write: Path | None) -> Answer:
     """The best settings that were tried, what was chosen, and the command that uses it."""
     preset, problem = tuned.preset, tuned.problem
     settings = [f"{name}={show_value(value)}" for name, value in (tuned.settings | preset.settings).items()]
     given = attributes(problem, "scenario", "memory", "tasks", "class_order", "backbone")
     changed = {name.replace("_", "-"): str(value) for name, value in given.items() if value != FIELDS[name].default}
     options = [word for name, value in changed.items() for word in (f"--{name}", value)]
-    print_answer(
-        json,
-        _tuned_to_dict(tuned),
-        *(_describe_trials(tuned) if tuned.trials else []),
-        f"chosen: {' '.join(settings)}",
-        f"how: {preset.chosen}",
-        *(f"note: {doubt}" for doubt in tuned.doubts),
-        f"to use it: {shlex.join(['cclfp', 'run', tuned.method, str(problem.benchmark), *settings, *options])}",
-        *([] if write is None else [f"written to {write}"]),
-    )
+    lines = [f"chosen: {' '.join(settings)}", f"how: {preset.chosen}", *(f"note: {doubt}" for doubt in tuned.doubts)]
+    lines += [f"to use it: {shlex.join(['cclfp', 'run', tuned.method, str(problem.benchmark), *settings, *options])}"]
+    lines += [] if write is None else [f"written to {write}"]
+    return Answer(_tuned_to_dict(tuned), [*([_table_of_trials(tuned)] if tuned.trials else []), *lines])
 
 
-def _describe_trials(tuned: Tuned) -> list[Table | str]:
-    """The best settings, and how many of all had a run that diverged."""
-    preset, trials, count = tuned.preset, tuned.trials, len(tuned.trials)
+def _table_of_trials(tuned: Tuned) -> Table:
+    """The best settings, with what varies among all."""
+    preset, trials = tuned.preset, tuned.trials
     varied = [name for name in trials[0].settings if len({trial.settings[name] for trial in trials}) > 1]
     rows = [[*(show_value(t.settings[name]) for name in varied), show_score(t), t.seeds] for t in trials[:SHOWN]]
     title = f"{preset.method} on {preset.benchmark}, {preset.scenario}-incremental, on held-out training images, %: "
-    title += f"the best {SHOWN} of {count} settings" if count > SHOWN else count_of(count, "setting")
-    diverged = sum(bool(trial.diverged) for trial in trials)
-    remark = f"{diverged} of {count} settings had a run that diverged: they are ranked last and never chosen"
-    table = Table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
-    return [table, remark] if diverged else [table]
+    title += f"the best of {count_of(len(trials), 'setting')}"
+    return Table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
 
 
 def show_score(trial: Trial) -> str:
-    remark = of_seeds_diverged(len(trial.diverged), trial.seeds)
+    """``79.47 ± 1.49``, and how many seeds diverged."""
     parts = [] if trial.mean is None else [plus_minus(trial.mean, trial.std)]
-    return "\n".join(parts + [remark] * bool(remark))
+    return "\n".join(filter(None, [*parts, of_seeds_diverged(len(trial.diverged), trial.seeds)]))

@@ -9,7 +9,6 @@ from typing import Any
 
 from cclfp.errors import first_line, portable, visible
 from cclfp.events import DataProgress, Event, Failed, Finished, Note, Placed, Planned, Step, Stored
-from cclfp.metrics import count_of
 
 HEARTBEAT = 10.0  # seconds between two plain lines about a run or a dataset
 ALL_HEARTBEAT = 30.0  # seconds between two plain lines about all runs
@@ -52,7 +51,7 @@ class Work:
         if speed and self.unit:
             pace = f"{speed:,.0f} {self.unit}/s" if speed >= 1 else f"{1 / speed:,.0f} s per {self.unit.rstrip('s')}"
         if speed and self.total:
-            left = f"{duration(max(0.0, self.total - self.done) / speed)} left"
+            left = f"{duration((self.total - self.done) / speed)} left"
         return [self.detail, pace, left, self.accuracy]
 
 
@@ -91,7 +90,7 @@ class Progress:
         match event:
             case Planned():  # these may be more runs of the same command
                 self._plan(event)
-                self._show_all()
+                self._show(ALL)
             case DataProgress():
                 self._read(event)
             case Stored():
@@ -100,7 +99,6 @@ class Progress:
             case Note():
                 self.say(event.text if event.key is None else f"{self.labels[event.key]}: {event.text}")
             case Placed():
-                self.nodes |= dict.fromkeys(event.keys, event.node)
                 self.is_many = True
                 for key in event.keys:  # they may have been trained on another node before
                     self._end(key)
@@ -119,7 +117,6 @@ class Progress:
         self.is_many = event.costs is not None  # plain lines about many runs are about all together
         self.costs = event.costs or dict.fromkeys(event.labels, 1.0)
         self.fractions: dict[str, float] = {}  # how much of each run is done
-        self.nodes: dict[str, str] = {}  # on a cluster: where each run is trained
         self.finished = 0
         self.all = self.work[ALL] = Work("all runs", total=sum(self.costs.values()))  # in units of cost
 
@@ -139,7 +136,7 @@ class Progress:
         run.advance(event.step)
         self._advance(event.key, event.step / event.steps)
         self._show(event.key)
-        self._show_all()
+        self._show(ALL)
 
     def _advance(self, key: str, fraction: float) -> None:
         """So much of a run is done now."""
@@ -158,7 +155,7 @@ class Progress:
         self.finished += 1
         self._advance(event.key, 1.0)
         self._end(event.key)
-        self._show_all()
+        self._show(ALL)
         result = f"{event.record['average_accuracy']:.2f} % in {event.record['seconds']:.1f} s"
         result += "" if event.record.get("diverged") is None else ", diverged"
         self.say(f"[{self.finished}/{len(self.labels)}] {self.labels[event.key]}: {result}")
@@ -167,12 +164,6 @@ class Progress:
         work = self.work.pop(key, None)
         if work is not None and work.bar is not None:
             self.bars.remove_task(work.bar)
-
-    def _show_all(self) -> None:
-        nodes = {self.nodes[key] for key in self.work if key in self.nodes}
-        where = f" on {count_of(len(nodes), 'node')}" if nodes else ""
-        self.all.detail = f"{self.finished}/{len(self.labels)} runs{where}"
-        self._show(ALL)
 
     def _report_stored(self) -> None:
         if not self.stored:
@@ -188,6 +179,8 @@ class Progress:
 
     def _show(self, key: str) -> None:
         work = self.work[key]
+        if key == ALL:
+            work.detail = f"{self.finished}/{len(self.labels)} runs"
         if not self.is_live:
             if key not in self.labels if self.is_many else key != ALL:
                 self._print_line(work)
@@ -219,6 +212,6 @@ def _fit(name: str, room: int) -> str:
 def duration(seconds: float) -> str:
     """For people who wait: ``45 s``, ``12 min``, ``2 h 5 min``."""
     if seconds < 99.5:
-        return f"{seconds:.0f} s"
+        return f"{max(0.0, seconds):.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.options import JSON, argument, flag, option, parse_classes
-from cclfp.cli.output import Table, print_answer, print_text
+from cclfp.cli.options import JSON, app, argument, command, flag, option, parse_names
+from cclfp.cli.output import Answer, Table
 from cclfp.cli.progress import Progress
 from cclfp.core.arguments import check_whole
 from cclfp.errors import InputError, reason_of, visible
@@ -24,6 +24,7 @@ DEVICE = option("auto", "Where to compute.", "auto|cpu|cuda|cuda:I")
 SKIP_BAD = flag("--skip-bad", "Leave out the images that cannot be decoded, and list them.")
 
 
+@command(app)
 def predict(
     learner: Path = LEARNER,
     images: list[Path] = argument(..., "Image files, or folders of images.", "IMAGES"),
@@ -36,7 +37,7 @@ def predict(
     device: str = DEVICE,
     json: bool = JSON,
     csv: bool = flag("--csv", "Print CSV with one row per image and one column per class."),
-) -> None:
+) -> Answer | None:
     """Classify images with a saved learner: the most likely class of each image, and its probability.
 
     Images are resized to cover the size that the learner was trained on, and cropped to the centre.
@@ -55,12 +56,13 @@ def predict(
         found = predict_images(loaded, images, shown.update, task=task, skip_bad=skip_bad)
     if csv:
         _print_csv(found)
-        return
+        return None
     document = {"learner": learner, "named": loaded.classes is not None, "predictions": found}
     rows = [[one["image"], one["class"], f"{100 * one['probability']:.1f} %"] for one in found]
-    print_answer(json, document, Table(["image", "class", ">probability"], rows))
+    return Answer(document, [Table(["image", "class", ">probability"], rows)])
 
 
+@command(app)
 def observe(
     learner: Path = LEARNER,
     images: Path = option(..., "A folder with one folder of images per class.", "FOLDER"),
@@ -72,8 +74,7 @@ def observe(
     method: str | None = METHOD,
     device: str = DEVICE,
     threads: int = option(1, "CPU threads."),
-    json: bool = JSON,
-) -> None:
+) -> Answer:
     """Continue the training of a saved learner: the images are one more task. The learner's file is replaced.
 
     Class folders match the learner's classes by name. New classes need room, which cclfp run --max-classes reserves.
@@ -88,7 +89,8 @@ def observe(
 
     threads = check_whole("threads", threads, at_least=1)
     loaded = load_learner(learner, backbone, method, device)
-    how: dict[str, Any] = {"classes": parse_classes(classes), "batch": batch, "epochs": epochs, "skip_bad": skip_bad}
+    how: dict[str, Any] = {"batch": batch, "epochs": epochs, "skip_bad": skip_bad}
+    how["classes"] = parse_names("--classes", classes) or None
     with computing_threads(threads), Progress() as shown:
         answer = observe_images(loaded, images, shown.update, **how)
     try:
@@ -98,18 +100,15 @@ def observe(
     text = f"{learner}: learned {answer['images']:,} images of {count_of(len(answer['classes']), 'class')}"
     text += f", new: {', '.join(answer['new_classes'])}" * bool(answer["new_classes"])
     room = f"room for {count_of(free, 'more class')}" if (free := answer["free_rows"]) else "no room for more classes"
-    print_answer(json, {"learner": learner, **answer}, f"{text}; {room}")
+    return Answer({"learner": learner, **answer}, [f"{text}; {room}"])
 
 
 def load_learner(path: Path, backbone: str | None, method: str | None, device: str) -> Learner:
-    """The learner in a file. Where it has no names of classes, a line on stderr says so."""
+    """The learner in a file."""
     from cclfp.learner import load
     from cclfp.runs.execution import pick_device
 
-    learner = load(path, psi=backbone, method=method, device=pick_device(device) if device == "auto" else device)
-    if learner.classes is None:
-        print_text(f"{path} has no class names, so classes are shown by number", err=True)
-    return learner
+    return load(path, psi=backbone, method=method, device=pick_device(device) if device == "auto" else device)
 
 
 def _print_csv(found: list[dict[str, Any]]) -> None:

@@ -67,13 +67,10 @@ def check_tasks(
 def check_names(names: Sequence[str], num_classes: int) -> tuple[str, ...]:
     """The names of the first classes, which must be different and can be printed."""
     is_text = isinstance(names, Sequence) and all(isinstance(name, str) and name.isprintable() for name in names)
-    if isinstance(names, str) or not is_text:
-        raise InputError(f"classes={names!r}: expected the names of the classes, such as ['cat', 'dog']")
+    if isinstance(names, str) or not is_text or len(set(names)) < len(names):
+        raise InputError(f"classes={names!r}: expected the names of the classes, all different, such as ['cat', 'dog']")
     if len(names) > num_classes:
         raise InputError(f"{len(names)} names of classes, but there are {num_classes} classes")
-    if len(set(names)) < len(names):
-        twice = next(name for number, name in enumerate(names) if name in names[:number])
-        raise InputError(f"two classes are named {twice!r}: expected different names")
     return tuple(names)
 
 
@@ -82,18 +79,12 @@ def check_device(device: str | torch.device) -> torch.device:
     import torch
 
     try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"device {device!r} is unknown: expected cpu or cuda") from error
-    if chosen.type not in ("cpu", "cuda"):
-        raise InputError(f"device {device!r} is not supported: expected cpu or cuda")
-    if chosen.type == "cuda":
-        if not torch.cuda.is_available():
-            raise InputError("device cuda was requested, but torch finds no CUDA device on this machine")
-        try:
-            return torch.empty(0, device=chosen).device  # with its index
-        except RuntimeError as error:
-            raise InputError(f"device {device!r} cannot be used: {error}") from error
+        chosen = torch.empty(0, device=torch.device(device)).device  # with its index
+        if chosen.type not in ("cpu", "cuda"):
+            raise TypeError("it is of another type")
+    except (RuntimeError, TypeError, AssertionError) as error:  # the last where torch is built without CUDA
+        text = "expected cpu, or cuda where torch finds a CUDA device that works"
+        raise InputError(f"device {device!r} cannot be used: {text}") from error
     return chosen
 
 

@@ -140,13 +140,12 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make a rename inside ``path`` survive a power failure, where the platform supports it."""
-    if os.name == "posix":
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    """Make a rename inside ``path`` survive a power failure."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def temporary_name(name: str) -> str:
@@ -186,14 +185,12 @@ def remove_file(path: Path) -> None:
 def _host_id() -> str:
     """Eight hexadecimal digits for this machine since its last boot and this container: the scope of a process id."""
     marks = [platform.node()]
-    with contextlib.suppress(OSError):  # only Linux has these
+    with contextlib.suppress(OSError):  # where they cannot be read
         marks += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii"), str(Path("/proc/self/ns/pid").readlink())]
     return hashlib.sha256(" ".join(marks).encode()).hexdigest()[:8]
 
 
 def _is_alive(pid: int) -> bool:
-    if os.name != "posix":  # on other platforms os.kill would end the process
-        return True
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

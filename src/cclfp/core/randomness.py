@@ -19,16 +19,14 @@ def derived_seed(seed: int, purpose: str, *index: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def generator(seed: int, purpose: str, *index: int, reuse: torch.Generator | None = None) -> torch.Generator:
+def generator(seed: int, purpose: str, *index: int) -> torch.Generator:
     """A CPU generator for ``purpose``: "stream", "initialisation", "order", "replay", "memory", ...
-
-    ``reuse`` is seeded and returned instead of a new generator, which is cheaper for one short draw.
 
     >>> a, b = generator(0, "replay"), generator(0, "replay")
     >>> bool((torch.rand(3, generator=a) == torch.rand(3, generator=b)).all())
     True
     """
-    return (torch.Generator() if reuse is None else reuse).manual_seed(derived_seed(seed, purpose, *index))
+    return torch.Generator().manual_seed(derived_seed(seed, purpose, *index))
 
 
 def global_generators(device: torch.device) -> list[torch.Generator]:

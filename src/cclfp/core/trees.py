@@ -30,16 +30,14 @@ def leaves(tree: Any) -> list[Any]:
     return [leaf for _, leaf in walk(tree)]
 
 
-def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """The tree of what a function makes of each leaf, with those of other trees; ValueError if their structures differ.
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree of what a function makes of each leaf.
 
-    >>> map_tree(max, {"a": 1, "b": (2,)}, {"a": 3, "b": (0,)})
-    {'a': 3, 'b': (2,)}
+    >>> map_tree(abs, {"a": -1, "b": (2,)})
+    {'a': 1, 'b': (2,)}
     """
     given, structure = flatten(tree)
-    if any(flatten(other)[1] != structure for other in others):
-        raise ValueError("the trees differ in structure")
-    return unflatten(map(function, given, *map(leaves, others)), structure)
+    return unflatten(map(function, given), structure)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:

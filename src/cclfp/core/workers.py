@@ -8,21 +8,18 @@ before it starts to watch its parent.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
-import pickle
-import queue
 import runpy
-import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import IO, Any, NamedTuple, NoReturn, cast
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any, NamedTuple, NoReturn, cast
 
-CHECK_EVERY = 1000  # milliseconds
-ROOM = 1 << 24  # bytes of memory that a worker's thread in this process takes at most
+CHECK_EVERY = 0.2  # seconds between two looks of a worker at whether its parent is there
 
 
 def cores() -> int:
@@ -34,7 +31,6 @@ class Died(NamedTuple):
     """The last answer to a piece of work whose worker has ended, or for which no worker could start."""
 
     how: str
-    has_started: bool
 
 
 def work(
@@ -49,104 +45,75 @@ def work(
     A piece is taken when a worker is free for it. When a worker ends, only the piece that it had is lost, and another
     worker replaces it, unless it ended before it was ready.
     """
-    command, messages = _command(file, function), _Messages()
+    command = _command(file, function)
     workers: list[_Worker] = []
-    waiting, is_empty = enumerate(pieces), False
     try:
         for environment in environments:
-            workers.append(_Worker(command, environment, messages))
+            workers.append(_Worker(command, environment))
+        waiting, is_empty = enumerate(pieces), False
         while True:
             for worker in workers:
-                if worker.is_ready and worker.piece is None and not is_empty:
+                if worker.is_free and not is_empty:
                     following = next(waiting, None)
                     is_empty = following is None
                     if following is not None:
                         worker.give(*following)
             if is_empty and all(worker.piece is None for worker in workers):
                 return
-            worker, message = messages.get()
-            if message is not None:
-                is_ready, answer = message
-                if is_ready:
-                    worker.is_ready, worker.piece = True, None
-                else:
+            readable = wait([worker.connection for worker in workers])
+            for worker in [worker for worker in workers if worker.connection in readable]:
+                try:
+                    worker.is_free, answer = worker.connection.recv()
+                except (EOFError, OSError):
+                    workers.remove(worker)
+                    how = worker.end(killed=False)
+                    if worker.piece is not None:
+                        yield worker.piece, Died(how)
+                    if worker.has_started and not is_empty:
+                        workers.append(_Worker(command, worker.environment))
+                    continue
+                if not worker.is_free:
                     yield cast(int, worker.piece), answer
-                continue
-            workers.remove(worker)
-            how = worker.end()
-            if worker.piece is not None:
-                yield worker.piece, Died(how, has_started=True)
-            if worker.is_ready and not is_empty:
-                workers.append(_Worker(command, worker.environment, messages))
-            elif not workers:
-                yield from ((number, Died(how, has_started=False)) for number, _ in waiting)
-                is_empty = True
+                else:
+                    worker.has_started, worker.piece = True, None
+            if not workers:
+                yield from ((number, Died(f"could not start (it {how})")) for number, _ in waiting)
+                return
     finally:
         for worker in workers:
-            worker.kill()
-        for worker in workers:
-            worker.end()
+            worker.end(killed=True)
 
 
 class _Worker:
-    """A process, and a thread that reads its answers."""
+    """A process, and the connection to it."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], messages: _Messages) -> None:
-        mmap.mmap(-1, ROOM).close()  # without memory for a thread, Thread.start can wait without end
-        self.environment, self.messages = environment, messages
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.environment = environment
         self.piece: int | None = None  # the number of the piece that it has
-        self.is_ready = False  # whether it has started, and could be given a piece
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None if sys.stderr else subprocess.DEVNULL,  # it may have been closed
-            env={**os.environ, **environment},
-            start_new_session=True,  # Ctrl-C is for the parent, which ends its workers
-        )
-        self.input, self.output = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
-        self.thread = threading.Thread(target=self._listen, daemon=True)
-        self.thread.start()
+        self.has_started = self.is_free = False
+        self.connection, theirs = Pipe()
+        with theirs:
+            self.process = subprocess.Popen(
+                command,
+                stdin=theirs.fileno(),
+                stderr=None if sys.stderr else subprocess.DEVNULL,  # it may have been closed
+                env={**os.environ, **environment},
+                start_new_session=True,  # Ctrl-C is for the parent, which ends its workers
+            )
 
     def give(self, number: int, piece: Any) -> None:
-        self.piece = number
-        with contextlib.suppress(BrokenPipeError):  # it has ended: its thread will say so
-            pickle.dump(piece, self.input)
-            self.input.flush()
+        self.piece, self.is_free = number, False
+        with contextlib.suppress(OSError):  # it has ended, which shows when its answer is read
+            self.connection.send(piece)
 
-    def _listen(self) -> None:
-        try:
-            while True:
-                self.messages.put((self, pickle.load(self.output)))
-        except EOFError:
-            self.process.wait()
-        except (OSError, pickle.UnpicklingError):  # it was killed while it wrote, or something else wrote there
-            pass
-        finally:
-            self.kill()
-            self.messages.put((self, None))
-
-    def kill(self) -> None:
-        """Kill it and the processes that it has started."""
-        if self.process.poll() is None:
+    def end(self, *, killed: bool) -> str:
+        """Wait until it has ended, by itself or killed with the processes that it has started; return how it has."""
+        if killed and self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
-                if hasattr(os, "killpg"):
-                    os.killpg(self.process.pid, signal.SIGKILL)
-                else:
-                    self.process.kill()
-
-    def end(self) -> str:
-        """Release what is held for it after its end, and return how it has ended."""
-        self.thread.join()
-        for pipe in (self.input, self.output):
-            with contextlib.suppress(OSError):  # what it was not sent
-                pipe.close()
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.connection.close()
         code = self.process.wait()
         return f"was killed by signal {-code}, perhaps for lack of memory" if code < 0 else f"ended with code {code}"
-
-
-# An answer, or that the worker is ready for a piece of work; None: it has ended.
-_Messages = queue.SimpleQueue[tuple[_Worker, tuple[bool, Any] | None]]
 
 
 # -- in a worker ---------------------------------------------------------------------------------------------------
@@ -160,50 +127,37 @@ def _command(file: str, function: str) -> list[str]:
 
 
 def serve(file: str, name: str) -> NoReturn:
-    """In a worker: call a function of a file for each piece of work that comes on stdin. Answers go to stdout."""
+    """In a worker: call a function of a file for each piece of work that comes through stdin, a socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-    end_with_parent()
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever else prints does not disturb the answers
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    connection = Connection(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # so that no process that this one starts holds the connection
+    os.dup2(2, 1)  # stdout is for the results of the command
 
     def send(answer: Any, is_ready: bool = False) -> None:
         try:
-            pickle.dump((is_ready, answer), answers)
-            answers.flush()
-        except OSError:  # nobody listens
-            end_now()
+            connection.send((is_ready, answer))
+        except OSError:  # the parent is gone
+            _end_now()
 
     function = runpy.run_path(file)[name]
     while True:
         send(None, is_ready=True)
         try:
-            piece = pickle.load(sys.stdin.buffer)
-        except (EOFError, pickle.UnpicklingError):  # the parent is gone, perhaps in the middle of a piece
-            end_now()
+            piece = connection.recv()
+        except (EOFError, OSError):  # the parent is gone, perhaps in the middle of a piece
+            _end_now()
         function(piece, send)
 
 
-def end_with_parent() -> None:
-    """Watch the parent from a thread, and end this process and its children when the parent is gone.
-
-    Stdin is a pipe from the parent: the kernel signals a hang-up as soon as the parent ends, unless another child of it
-    has inherited the other end of the pipe. So its process id is also checked regularly.
-    """
-    parent = os.getppid()
-
-    def watch() -> None:
-        poll = select.poll()
-        poll.register(0, 0)  # only hang-ups
-        while not poll.poll(CHECK_EVERY) and os.getppid() == parent:
-            pass
-        end_now()
-
-    if hasattr(select, "poll"):  # not on Windows, where a worker notices at its next read or write
-        threading.Thread(target=watch, daemon=True).start()
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(CHECK_EVERY)
+    _end_now()
 
 
-def end_now() -> NoReturn:
+def _end_now() -> NoReturn:
     """End this worker and the processes it has started, such as a compiler."""
-    if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():  # this process leads its own group
+    if os.getpgid(0) == os.getpid():  # this process leads its own group
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

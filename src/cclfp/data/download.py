@@ -11,6 +11,7 @@ from cclfp.errors import DataError
 from cclfp.events import DataProgress, Note, OnEvent
 
 TIMEOUT = 20  # seconds without any data
+MOST_DOWNLOADED = 1 << 30  # bytes of one file; the largest archive, of Tiny ImageNet, has 248 million
 WAIT = 1.0  # seconds before continuing
 CHUNK = 1 << 14  # bytes; an incomplete chunk is lost
 NPM_TIMEOUT = 900  # seconds
@@ -71,6 +72,8 @@ def _download_rest(url: str, path: Path, on_event: OnEvent, what: str) -> None:
             for chunk in response.iter_content(CHUNK):
                 file.write(chunk)
                 have += len(chunk)
+                if have > MOST_DOWNLOADED:
+                    raise DataError(f"{url} has more than {MOST_DOWNLOADED:,} bytes, the limit of a download")
                 on_event(DataProgress(what, have // 1_000_000, total // 1_000_000, "MB"))
         if have < total:  # not every version of requests raises an error
             raise requests.ConnectionError(f"{url} was interrupted after {have:,} of {total:,} bytes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -45,8 +46,11 @@ def find_classes(
             raise InputError(f"--images {path} has {', '.join(top)}: expected class folders, or only train and test")
         parts = {part: _folders(top[name], left_out) for part, name in (("train", "train"), ("test", tests[0]))}
     names = sorted({name for folders in parts.values() for name in folders}, key=numeric_order)
-    classes = choose_classes(path.name, names, wanted)
+    classes = choose_classes(path.name, names, wanted, on_event)
     labels = {name: label for label, name in enumerate(classes)}
+    for folder in (folder for folders in parts.values() for name, folder in folders.items() if name in labels):
+        if folder.parent.is_relative_to(folder.resolve()):
+            on_event(Note(f"{path.name}: the class {folder.name} is a link to the whole folder"))
     files = [
         ImageFile(file, file.relative_to(path).as_posix(), labels[name], part)
         for part, folders in parts.items()
@@ -99,14 +103,20 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-def choose_classes(what: str, known: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
-    """The known classes that are wanted, in their order."""
+def choose_classes(what: str, known: Sequence[str], wanted: Sequence[str] | None, on_event: OnEvent) -> list[str]:
+    """The known classes that are wanted, in their order; ``on_event`` learns of those that seem to be the same."""
     if len(known) > MOST_CLASSES:
         raise InputError(f"{what} has {len(known):,} classes, expected at most {MOST_CLASSES:,}")
     for name in wanted or ():
         if name not in known:
             raise unknown(f"class of {what}", name, known[:MOST_LISTED], known)
-    return [name for name in known if wanted is None or name in wanted]
+    chosen = [name for name in known if wanted is None or name in wanted]
+    alike: dict[str, list[str]] = {}
+    for name in chosen:
+        alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
+    if several := [" and ".join(names) for names in alike.values() if len(names) > 1]:
+        on_event(Note(f"{what}: these classes differ only by case or Unicode form: {abbreviate(several)}"))
+    return chosen
 
 
 def numeric_order(name: str) -> tuple[bool, int, str]:

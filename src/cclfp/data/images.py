@@ -197,7 +197,7 @@ def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tu
     if len({values.dtype.kind == "U" for values in labels.values()}) > 1:
         raise InputError(f"{path}: expected whole numbers in train_labels and test_labels, or text in both")
     known = [str(value) for value in sorted({value for values in labels.values() for value in values.tolist()})]
-    classes = choose_classes(path.name, known, wanted)
+    classes = choose_classes(path.name, known, wanted, on_event)
     number = {name: c for c, name in enumerate(classes)}
     arrays: Arrays = {}
     for part in PARTS:

@@ -14,9 +14,8 @@ from cclfp.core.torch_private import missing
 from cclfp.engine import eager
 from cclfp.engine.evaluate import evaluate_alone, evaluate_together
 from cclfp.engine.graph import Graphs
-from cclfp.engine.groups import Group, ParallelGroup, StackedGroup, is_normalised
+from cclfp.engine.groups import Group, KernelGroup, ParallelGroup, StackedGroup, is_normalised
 from cclfp.engine.kernels import Layout
-from cclfp.engine.kernels.group import KernelGroup
 from cclfp.engine.kernels.stacked_resnet import on_kernels
 from cclfp.engine.plan import Plan, StepTables
 from cclfp.engine.replica import Planner, Replica, find_diverged
@@ -88,22 +87,20 @@ class Cohort:
         shortest: int = SHORTEST,
     ) -> None:
         self.replicas = replicas
-        self._engine = engine
+        self.engine = "eager"  # the engine that has trained; this one also where there were too few steps to trace
         self._precision = precision
         self._note = note
+        self._asked = engine
+        self._fast: Tracer | Graphs | None = None  # None: the eager engine trains
         if lacking := missing(engine):
             self._switch_to_eager(f"torch {torch.__version__} has no {lacking}, which the {engine} engine needs")
-        self._fast = RUNNERS[self._engine](shortest)  # None: the eager engine trains
+        else:
+            self._fast = RUNNERS[engine](shortest)
         self._pool, self._offsets = _join_inputs([replica.stream.train.x for replica in replicas])
         self._planner = Planner(replicas, self._pool.device)
         self._at_once = 0  # how many replicas train at the same time; 0: not known yet
         self._can_test_together = True
         self._may_use_kernels = True  # our own kernels, where there are any for the network
-
-    @property
-    def engine(self) -> str:
-        """The engine that has trained; ``"eager"`` also where there were too few steps to trace."""
-        return self._engine if self._fast is not None and self._fast.has_trained else "eager"
 
     @property
     def is_done(self) -> bool:
@@ -114,7 +111,10 @@ class Cohort:
         with computing_in(self._precision):
             if self.replicas[0].position == 0:
                 self._test()
-            self._train(progress)
+            try:
+                self._train(progress)
+            except _ListenerError as error:
+                raise error.args[0] from None
             self._test()
 
     # -- training -------------------------------------------------------------------------------------------------
@@ -143,12 +143,11 @@ class Cohort:
                 self._at_once = self._at_once or self._count_at_once(plans, masks)
                 some = slice(done, done + self._at_once)
                 tried = len(self.replicas[some])
-                guarded = _guarded(self._progress_of(progress, some))
-                if not self._fast.train(*self._group(some, plans, masks), guarded):
+                if not self._fast.train(*self._group(some, plans, masks), self._progress_of(progress, some)):
                     break
-                done += tried
-            except _ListenerError as error:
-                raise error.args[0] from None
+                self.engine, done = self._asked, done + tried
+            except _ListenerError:
+                raise
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
                 failed = isinstance(error, torch.OutOfMemoryError), named(error)
             if failed is not None:  # after the handler, where nothing refers to the tensors of the attempt any more
@@ -177,21 +176,16 @@ class Cohort:
 
     def _count_at_once(self, plans: Sequence[Plan], masks: Sequence[ClassMask]) -> int:
         """How many replicas train at the same time: as many as a CPU's cache, or a GPU's memory, holds."""
-        runs = len(self.replicas)
-        if not self._pool.is_cuda:
-            fitting = max(1, min(MAX_TRACED, CACHE // self._group(slice(1), plans, masks)[0].size))
-            return -(-runs // -(-runs // fitting))  # turns of equal sizes
-        fitting = min(runs, count_fitting(*self._group(slice(1), plans, masks)))
-        if self._kernels(fitting):
-            turns = -(-runs // min(fitting, MAX_STACKED))
-            fitting = -(-runs // turns)
-            if turns == 1:
-                self._note(f"{runs} runs train as one network, in stacked kernels")
-            else:
-                self._note(f"{runs} runs train in stacked kernels, in {turns} turns of at most {fitting}")
-        elif fitting < runs:
-            self._note(f"memory for {fitting} of {runs} runs at once: they take turns")
-        return fitting
+        runs, is_cuda, (one, tables) = len(self.replicas), self._pool.is_cuda, self._group(slice(1), plans, masks)
+        fitting = count_fitting(one, tables) if is_cuda else max(1, min(MAX_TRACED, CACHE // one.size))
+        is_stacked = is_cuda and self._kernels(min(runs, fitting)) is not None
+        turns = -(-runs // (min(fitting, MAX_STACKED) if is_stacked else fitting))
+        at_once = -(-runs // turns)
+        if is_stacked:
+            self._note(f"{runs} runs train in stacked kernels, in turns of at most {at_once}")
+        elif is_cuda and turns > 1:
+            self._note(f"memory for {at_once} of {runs} runs at once: they take turns")
+        return at_once
 
     def _kernels(self, replicas: int) -> Layout | None:
         """The layout with which our own kernels run a group of this many replicas; None where they do not."""
@@ -200,52 +194,44 @@ class Cohort:
 
     def _switch_to_eager(self, reason: str) -> None:
         self._note(f"{reason}: continuing eagerly")
-        self._fast, self._engine = None, "eager"
+        self._fast, self.engine = None, "eager"
 
     def _progress_of(self, progress: OnStep, some: slice) -> OnStep:
-        """The progress of some replicas as that of all of them; those before them are done."""
+        """The progress of some replicas as that of all of them; those before them are done.
+
+        Errors of the function that is told are raised as _ListenerError.
+        """
         steps, of = self.replicas[0].steps(self.replicas[0].position), len(self.replicas)
-        return lambda step: progress((some.start * steps + len(self.replicas[some]) * step) // of)
+
+        def tell(step: int) -> None:
+            try:
+                progress((some.start * steps + len(self.replicas[some]) * step) // of)
+            except Exception as error:
+                raise _ListenerError(error) from error
+
+        return tell
 
     # -- testing --------------------------------------------------------------------------------------------------
 
     def _test(self) -> None:
-        # Together they are faster only on a GPU and, with large convolutions and BatchNorm, only in our own kernels.
-        layout = None if self._fast is None else self._kernels(len(self.replicas))
-        is_slow = is_normalised(self.replicas[0].learner.psi) and layout is None
-        one_by_one = self._engine != "graph" or is_slow
-        if one_by_one or not self._test_together(layout):
-            for replica in self.replicas:
-                evaluate_alone(replica)
-
-    def _test_together(self, layout: Layout | None) -> bool:
-        """Test all replicas at once, and return whether that worked; if not, their matrices are as they were."""
-        if self._can_test_together:
+        """Test all replicas, at once where that is faster: on a GPU, with BatchNorm only in our own kernels."""
+        first, is_graph = self.replicas[0], isinstance(self._fast, Graphs)
+        layout = self._kernels(len(self.replicas)) if is_graph else None
+        if is_graph and self._can_test_together and (layout is not None or not is_normalised(first.learner.psi)):
             try:
-                first = self.replicas[0]
                 first.learner.make_classifier(first.stream.train.x)
                 method = first.learner.algorithm
                 evaluate_together(self.replicas, method if layout is None else on_kernels(method, layout))
+                return
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
                 self._note(f"these runs cannot be tested together ({named(error)}): they are tested one by one")
                 self._can_test_together = False
-        return self._can_test_together
+        for replica in self.replicas:
+            evaluate_alone(replica)
 
 
 class _ListenerError(Exception):
     """Holds an error of a function that is told about progress, which is no error of the training."""
-
-
-def _guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """The function; its errors are raised as _ListenerError."""
-
-    def call(*arguments: int) -> None:
-        try:
-            function(*arguments)
-        except Exception as error:
-            raise _ListenerError(error) from error
-
-    return call
 
 
 def _join_inputs(streams: Sequence[Tensor]) -> tuple[Tensor, list[int]]:

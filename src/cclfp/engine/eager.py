@@ -8,6 +8,7 @@ from cclfp.core.memory import Examples
 from cclfp.core.scenarios import ClassMask
 from cclfp.engine.plan import Plan
 from cclfp.learner import Learner
+from cclfp.methods import Batch
 
 
 def train(
@@ -20,7 +21,8 @@ def train(
     for step, (current, replayed) in enumerate(plan.sizes):
         size = current + replayed
         raw = pool.rows(plan.rows[step, :size])
-        table = None if plan.augment is None else plan.augment[step, :size]
         slots = plan.slots[step, :replayed], plan.from_past_task[step, :replayed], plan.placed[step, :current]
-        learner.train_step(raw, mask.train(raw.task), current, slots, table)
+        table = None if plan.augment is None else plan.augment[step, :size]
+        after, _ = learner.step(Batch(*raw, mask.train(raw.task), current, *slots), table)
+        learner.update(after, steps=1)
         progress(step + 1)

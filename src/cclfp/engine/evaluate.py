@@ -13,9 +13,9 @@ from cclfp.engine.groups import common_structure, is_normalised, stack_leaves
 from cclfp.engine.replica import Replica
 from cclfp.methods import Method
 
-# How many numbers the inputs of all replicas may have in one pass. A convolution's outputs are twenty times as many.
-NUMBERS = {"cpu": 4_000_000, "cuda": 400_000_000}
-NUMBERS_CONVOLVED = 20_000_000
+# How many numbers the inputs of all replicas may have in one pass, on a GPU: elsewhere replicas are tested one by one.
+NUMBERS = 400_000_000
+NUMBERS_CONVOLVED = 20_000_000  # a convolution's outputs are twenty times as many as its inputs
 
 
 def evaluate_alone(replica: Replica) -> None:
@@ -23,6 +23,7 @@ def evaluate_alone(replica: Replica) -> None:
     row, tasks = replica.next_tests
     began = time.perf_counter()
     replica.forget_predictions()
+    replica.learner.make_classifier(replica.stream.train.x)
     for task in tasks:
         test = replica.stream.test[task]
         predicted = replica.learner.predict(test.x, task=replica.known_task(task))
@@ -72,7 +73,7 @@ def count_correct(replicas: Sequence[Replica], tasks: Iterable[int], method: Met
             tests = [replica.stream.test[task] for replica in replicas]
             x, y, is_shared = tests[0].x, tests[0].y, all(test is tests[0] for test in tests)
             allowed = torch.stack([one.learner.mask.allowed(one.known_task(task)) for one in replicas])
-            numbers = NUMBERS_CONVOLVED if is_normalised(first.psi) else NUMBERS[x.device.type]
+            numbers = NUMBERS_CONVOLVED if is_normalised(first.psi) else NUMBERS
             size = max(1, numbers // (len(replicas) * x[:1].numel()))
             right = torch.zeros(len(replicas), dtype=torch.int64, device=x.device)
             for start in range(0, len(y), size):

@@ -28,8 +28,6 @@ MARK_EVERY = 32  # steps between two marks that show how far the device is
 class Graphs:
     """Trains tasks with graphs, which are kept from task to task."""
 
-    has_trained = True
-
     def __init__(self) -> None:
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
@@ -76,18 +74,15 @@ class _Recorded:
         self._fixed = [group.fixed[0], *(t.clone() for t in group.fixed[1:])]
         self._tables = tables  # later tasks' tables are copied into these
         self._counter = torch.full((1,), segment[0], device=group.fixed[0].device)
-        side = torch.cuda.Stream(self._counter.device)
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # so that libraries allocate workspaces and choose kernels before recording
-                step([t.clone() for t in self.changing], self._fixed, self._row(segment))
-        torch.cuda.current_stream().wait_stream(side)
+
+        def rehearse() -> None:
+            step([t.clone() for t in self.changing], self._fixed, self._row(segment))
 
         def take_step() -> None:
             overwrite(self.changing, step(self.changing, self._fixed, self._row(segment)))
             self._counter.add_(1)
 
-        self.graph = capture(take_step, side, pool)
+        self.graph = capture(take_step, rehearse, self._counter.device, pool)
 
     def once(self, tables: StepTables, segment: range) -> Step:
         """A step function that takes the first step of a segment with the graph."""
@@ -154,12 +149,21 @@ class _Marks:
 # -- recording ---------------------------------------------------------------------------------------------------------
 
 
-def capture(work: Callable[[], None], stream: torch.cuda.Stream, pool: Any = None) -> torch.cuda.CUDAGraph:
-    """A graph of what ``work`` launches on a stream, without running it. The graph's memory is in the pool.
+def capture(
+    work: Callable[[], None], rehearse: Callable[[], None], device: torch.device, pool: Any
+) -> torch.cuda.CUDAGraph:
+    """A graph of what ``work`` launches, without running it. The graph's memory is in the pool.
 
-    If it raises, nothing is left of the attempt.
+    ``rehearse`` runs before, so that libraries allocate workspaces and choose kernels. If ``work`` raises, nothing is
+    left of the attempt.
     """
-    graph, pool = torch.cuda.CUDAGraph(), pool or torch.cuda.graph_pool_handle()
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            rehearse()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
     here, generator = torch.cuda.current_stream(stream.device), torch.cuda.default_generators[stream.device_index]
     drawn, reason = generator.get_state(), None
     try:

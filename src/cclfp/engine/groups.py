@@ -6,14 +6,15 @@ The function can be traced, or run in a CUDA graph. There are three kinds of gro
 - :class:`ParallelGroup` keeps their tensors apart and lets them run at the same time. It is for BatchNorm, whose
   statistics each network updates in place, and for large convolutions, which PyTorch does not make faster when it
   stacks them.
-- :class:`~cclfp.engine.kernels.group.KernelGroup` is for ResNet18 in bf16 on a GPU that has our own kernels.
+- :class:`KernelGroup` is for ResNet18 in bf16 on a GPU that has our own kernels.
 
 Before a group trains, its step is compared with the step that each of its replicas takes alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import contextlib
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,9 +24,11 @@ from torch import Tensor, nn
 from cclfp.core import trees
 from cclfp.core.randomness import global_generators
 from cclfp.core.scenarios import ClassMask
-from cclfp.engine.operations import TracedStep
+from cclfp.engine.kernels import Layout
+from cclfp.engine.kernels.arrange import SideStream, events_now, round_all, rounded
+from cclfp.engine.kernels.stacked_resnet import on_kernels
 from cclfp.engine.plan import StepTables
-from cclfp.engine.tracing import Operations, Step
+from cclfp.engine.tracing import Step
 from cclfp.learner import Learner
 from cclfp.learner.checks import not_finite
 from cclfp.methods import Batch, Method
@@ -38,12 +41,13 @@ class Group:
     """Base of all groups. The learners' task has begun."""
 
     changing: list[Tensor]  # what their steps change
-    fixed: list[Tensor]  # what their steps only read; the first two are the pool of inputs and the tables of masks
 
-    def __init__(self, learners: Sequence[Learner]) -> None:
+    def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         self.learners = learners
         self.spec = common_structure([learner.model for learner in learners])
-        self.hypers = [list(vars(learner.hyper_tensors).values()) for learner in learners]
+        hypers = zip(*(vars(learner.hyper_tensors).values() for learner in learners), strict=True)
+        # What their steps only read: the pool of inputs, masks (replicas x tasks x classes), and hyperparameters.
+        self.fixed = [pool, _mask_tables(masks), *map(torch.stack, hypers)]
 
     @property
     def size(self) -> int:
@@ -68,10 +72,6 @@ class Group:
         """A replica's part of the tensors that change."""
         raise NotImplementedError
 
-    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
-        """The tensors that change, from all replicas' parts of them. Groups that are never traced need none."""
-        raise NotImplementedError
-
     def perturbed(self) -> list[Tensor]:
         """The tensors that change, each changed a little (see :func:`perturb`)."""
         return perturb(self.changing)
@@ -89,31 +89,21 @@ class Group:
         tolerance = tolerance_of(self.learners[0], row[0].device)
         for replica in pick_replicas(self.learners):
             own = self.part_of(before, replica)
-            alone = self.step_alone(replica, [t.clone() for t in own], row, current)
+            alone = self.step_alone(replica, own, row, current)
             params: dict[str, Tensor] = trees.unflatten(alone, self.spec)[0]
             if not_finite(list(params.values())):  # it diverges: there is nothing to compare
                 continue
             compare_steps(own, self.part_of(new, replica), alone, tolerance)
 
-    def make_steps_alone(self, tables: StepTables, like: int) -> Step:
-        """A function that takes the same steps as that of :meth:`make_step`, but one replica after the other."""
-        current, replicas = tables.sizes[like][0], range(len(self.learners))
-
-        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
-            return self.join([self.step_alone(i, self.part_of(changing, i), row, current) for i in replicas])
-
-        row = tables.row(like)
-        refuse_randomness(lambda: step([t.clone() for t in self.changing], self.fixed, row), row[0].device)
-        return step
-
-    def step_of(self, learner: Learner, method: Method, current: int) -> Step:
+    def step_of(self, method: Method, current: int) -> Step:
         """The step of one replica: what changes, its hyperparameters and its batch -> what changes.
 
         The first ``current`` examples of its batches are new.
         """
+        kind, names = type(self.learners[0].hyper), list(vars(self.learners[0].hyper))
 
         def step(changing: list[Tensor], hypers: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
-            hyper = type(learner.hyper)(**dict(zip(vars(learner.hyper), hypers, strict=True)))  # type: ignore[arg-type]
+            hyper = kind(**dict(zip(names, hypers, strict=True)))  # type: ignore[arg-type]
             params, buffers, state = trees.unflatten(changing, self.spec)
             x, y, task, mask, *slots = batch
             stepped = method.step(params, buffers, state, Batch(x, y, task, mask, current, *slots), hyper)
@@ -125,12 +115,15 @@ class Group:
         return step
 
     def step_alone(self, replica: int, own: list[Tensor], row: list[Tensor], current: int) -> list[Tensor]:
-        """A step of one replica on its part of a row, prepared alone."""
+        """What a step of one replica, on its part of a row and prepared alone, makes of a copy of its tensors.
+
+        ValueError where it draws random numbers.
+        """
         learner, only = self.learners[replica], slice(replica, replica + 1)
-        fixed = [self.fixed[0], self.fixed[1][only]]
-        prepared = prepare_batches(learner, fixed, [t[only] for t in row])
-        step = self.step_of(learner, learner.algorithm, current)
-        return step(own, self.hypers[replica], [t[0] for t in prepared])
+        step, before = self.step_of(learner.algorithm, current), [t.clone() for t in own]
+        with _no_randomness(row[0].device):
+            prepared = prepare_batches(learner, [self.fixed[0], self.fixed[1][only]], [t[only] for t in row])
+            return step(before, [t[replica] for t in self.fixed[2:]], [t[0] for t in prepared])
 
     def write_back(self, changing: list[Tensor], steps: int) -> None:
         """Update the learners with what ``steps`` steps made of ``changing``: all of them or, on an error, none."""
@@ -138,8 +131,8 @@ class Group:
         for replica in range(len(self.learners)):
             params, buffers, state = trees.unflatten(self.part_of(changing, replica), self.spec)
             after.append((params, buffers, trees.map_tree(torch.clone, state)))
-        for learner, (params, buffers, state) in zip(self.learners, after, strict=True):
-            learner.update(params, buffers, state, steps)
+        for learner, model in zip(self.learners, after, strict=True):
+            learner.update(model, steps)
         self.changing, self.fixed = [], []  # step functions of this task may be kept, and with them this group
 
 
@@ -161,7 +154,7 @@ def _take(pool: Tensor, rows: Tensor) -> Tensor:
     return taken
 
 
-def mask_tables(masks: Sequence[ClassMask]) -> Tensor:
+def _mask_tables(masks: Sequence[ClassMask]) -> Tensor:
     """replicas x tasks x classes: the mask of an example of each task."""
     tasks = torch.arange(len(masks[0].classes_of), device=masks[0].classes_of.device)
     return torch.stack([mask.train(tasks) for mask in masks])
@@ -184,48 +177,17 @@ class StackedGroup(Group):
     """Replicas as one network with one dimension more."""
 
     def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
-        super().__init__(learners)
+        super().__init__(learners, masks, pool)
         self.method = learners[0].algorithm  # which takes the steps
         self.changing = stack_leaves([learner.model for learner in learners])
-        self.fixed = [pool, mask_tables(masks), *map(torch.stack, zip(*self.hypers, strict=True))]
 
     def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
         return [t[replica] for t in tensors]
 
-    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
-        return [torch.stack(several) for several in zip(*parts, strict=True)]
-
     def make_step(self, tables: StepTables, like: int) -> Step:
-        return self._stacked(self.step_of(self.learners[0], self.method, tables.sizes[like][0]))
+        return self.stacked(self.step_of(self.method, tables.sizes[like][0]))
 
-    def operations(self, tables: StepTables, segment: range) -> Operations:
-        """What the steps of a segment compute, written down for some replicas; ValueError where they differ."""
-        rows = [tables.row(i) for i in (segment[0], segment[-1])]
-        batches = [prepare_batches(self.learners[0], self.fixed, row) for row in rows]
-        again = prepare_batches(self.learners[0], self.fixed, rows[0])
-        if not all(map(torch.equal, batches[0], again)):
-            raise ValueError("a transform gives something else for the same inputs")
-        examples = [
-            (self.changing, self.fixed[2:], batches[0]),
-            (self.perturbed(), perturb(self.fixed[2:]), batches[1]),  # other values, of which nothing may depend
-        ]
-        written = []
-        for replica in pick_replicas(self.learners):
-            learner, method = self.learners[replica], self.learners[replica].algorithm
-            own = [tuple([t[replica] for t in tensors] for tensors in lists) for lists in examples]
-            attributes = dict(vars(method))
-            written.append(Operations(self.step_of(learner, method, tables.sizes[segment[0]][0]), *own))  # type: ignore[arg-type]
-            if any(attributes.get(name) is not value for name, value in vars(method).items()):
-                raise ValueError("a step changes its method's attributes")
-        if not all(written[0].equals(other) for other in written):
-            raise ValueError("a step reads something that is not in its arguments: replicas compute different things")
-        return written[0]
-
-    def trace_step(self, operations: Operations, row: list[Tensor]) -> TracedStep:
-        """The step of all replicas, traced."""
-        return TracedStep(self._stacked(operations), self.changing, self.fixed, row)
-
-    def _stacked(self, step_of_one: Step) -> Step:
+    def stacked(self, step_of_one: Step) -> Step:
         """The step of all replicas, which are prepared together."""
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
@@ -235,61 +197,87 @@ class StackedGroup(Group):
 
         return step
 
-
-Arguments = tuple[list[Tensor], list[Tensor], list[Tensor]]  # of one replica's step: changing, hyperparameters, batch
+    def step_each(self, changing: list[Tensor], row: list[Tensor], current: int) -> list[Tensor]:
+        """What a step makes of the tensors, taken by one replica after the other."""
+        each = [self.step_alone(i, self.part_of(changing, i), row, current) for i in range(len(self.learners))]
+        return [torch.stack(several) for several in zip(*each, strict=True)]
 
 
 class ParallelGroup(Group):
     """Replicas side by side, on a GPU each on a CUDA stream of its own."""
 
     def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
-        super().__init__(learners)
-        leaves = [trees.flatten(learner.model)[0] for learner in learners]
-        self._leaves = len(leaves[0])
-        self.changing = [leaf.detach() for own in leaves for leaf in own]
-        self.fixed = [pool, mask_tables(masks), *(h for own in self.hypers for h in own)]
-        self._streams = [torch.cuda.Stream(pool.device) for _ in learners] if pool.is_cuda else []
+        super().__init__(learners, masks, pool)
+        self.changing = [leaf.detach() for learner in learners for leaf in trees.leaves(learner.model)]
+        self._beside = [SideStream(pool.device, number) for number in range(len(learners))]
 
     def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
-        return tensors[replica * self._leaves : (replica + 1) * self._leaves]
-
-    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
-        return [t for own in parts for t in own]
+        leaves = len(tensors) // len(self.learners)
+        return tensors[replica * leaves : (replica + 1) * leaves]
 
     def make_step(self, tables: StepTables, like: int) -> Step:
-        first, current, row = self.learners[0], tables.sizes[like][0], tables.row(like)
-        steps = [self.step_of(learner, learner.algorithm, current) for learner in self.learners]
-        changing, *others = self._arguments(0, self.changing, self.fixed, prepare_batches(first, self.fixed, row))
-        refuse_randomness(lambda: steps[0]([t.clone() for t in changing], *others), row[0].device)
+        current, row = tables.sizes[like][0], tables.row(like)
+        steps = [self.step_of(learner.algorithm, current) for learner in self.learners]
+        self.step_alone(0, self.part_of(self.changing, 0), row, current)  # refused where it draws random numbers
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
-            prepared = prepare_batches(first, fixed, row)
-            return self._run(steps, [self._arguments(i, changing, fixed, prepared) for i in range(len(steps))])
+            prepared, new = prepare_batches(self.learners[0], fixed, row), list[Tensor]()
+            for i, (own, beside) in enumerate(zip(steps, self._beside, strict=True)):
+                with beside.after(*events_now(fixed[0])):
+                    new += own(self.part_of(changing, i), [t[i] for t in fixed[2:]], [t[i] for t in prepared])
+            for beside in self._beside:
+                beside.join()
+            return new
 
         return step
 
-    def _arguments(
-        self, replica: int, changing: list[Tensor], fixed: list[Tensor], prepared: list[Tensor]
-    ) -> Arguments:
-        """What a replica's step takes."""
-        count = len(self.hypers[0])
-        hypers = fixed[2 + replica * count : 2 + (replica + 1) * count]
-        return self.part_of(changing, replica), hypers, [t[replica] for t in prepared]
 
-    def _run(self, steps: Sequence[Step], arguments: Sequence[Arguments]) -> list[Tensor]:
-        """Take the steps of all replicas, at the same time where there are CUDA streams."""
-        new: list[Tensor] = []
-        if not self._streams:
-            for step, given in zip(steps, arguments, strict=True):
-                new += step(*given)
-            return new
-        for stream, step, given in zip(self._streams, steps, arguments, strict=True):
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                new += step(*given)
-        for stream in self._streams:
-            torch.cuda.current_stream().wait_stream(stream)
-        return new
+class KernelGroup(StackedGroup):
+    """Replicas of ResNet18 as one network, in kernels of our own: their method sees a :class:`StackedResNet`.
+
+    The tensors that change are followed by copies of the networks' filters among them, rounded to what the kernels
+    read. A state that holds an old network holds its BatchNorm statistics too. Other tensors with the name of a
+    parameter, such as SI's importances, are not read by any kernel.
+    """
+
+    def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor, layout: Layout) -> None:
+        super().__init__(learners, masks, pool)
+        self.method = on_kernels(learners[0].algorithm, layout)
+        names = {f"psi.{name}" for name in layout.filters}
+        params, buffers, _ = learners[0].model
+        keys = [path[-1] for path, _ in trees.walk(learners[0].model)]
+        in_state = range(len(params) + len(buffers), len(keys))
+        filters = [i for i, key in enumerate(keys) if key in names]
+        has_old_network = any(keys[i] in buffers for i in in_state)
+        self._dtype, self._leaves = layout.dtype, len(keys)
+        self._filters = [i for i in filters if has_old_network or i not in in_state]
+        lying = [_channels_last(t) if i in filters else t for i, t in enumerate(self.changing)]
+        self.changing = self._with_copies(lying)
+
+    def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
+        return super().part_of(tensors[: self._leaves], replica)
+
+    def perturbed(self) -> list[Tensor]:
+        return self._with_copies(perturb(self.changing[: self._leaves]))
+
+    def _with_copies(self, leaves: list[Tensor]) -> list[Tensor]:
+        return [*leaves, *round_all([leaves[i] for i in self._filters], self._dtype)]
+
+    def make_step(self, tables: StepTables, like: int) -> Step:
+        plain, filters = super().make_step(tables, like), self._filters
+
+        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+            leaves = changing[: self._leaves]
+            with rounded([leaves[i] for i in filters], changing[self._leaves :], leaves) as copies:
+                new = plain(leaves, fixed, row)
+            return [*new, *copies.of([new[i] for i in filters], self._dtype)]
+
+        return step
+
+
+def _channels_last(t: Tensor) -> Tensor:
+    """Stacked filters whose channels are contiguous in memory."""
+    return t.movedim(2, -1).contiguous().movedim(-1, 2)
 
 
 def is_normalised(psi: nn.Module) -> bool:
@@ -356,14 +344,15 @@ def pick_replicas(learners: Sequence[Learner]) -> list[int]:
     return sorted({*sorted(seeds.values())[: MAX_COMPARED // 2], *sorted(hypers.values())[-MAX_COMPARED // 2 :]})
 
 
-def refuse_randomness(step: Callable[[], object], device: torch.device) -> None:
-    """ValueError where a step draws random numbers.
+@contextlib.contextmanager
+def _no_randomness(device: torch.device) -> Iterator[None]:
+    """ValueError where random numbers are drawn inside.
 
     Random layers would draw from generators that all replicas share. The eager engine seeds them at every step.
     """
     generators = global_generators(device)
     before = [g.get_state() for g in generators]
-    step()
+    yield
     if any(not torch.equal(g.get_state(), state) for g, state in zip(generators, before, strict=True)):
         for g, state in zip(generators, before, strict=True):
             g.set_state(state)

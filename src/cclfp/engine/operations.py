@@ -280,25 +280,20 @@ def _gives(expected: Tensor, function: Callable[..., Any] | None, args: Any, kwa
 def write_in_place(graph: fx.Graph, changing: int) -> None:
     """Write a result where an argument of its operation was, if nothing else reads that afterwards.
 
-    Of the arguments, that is so for one of the first, those that change, if it becomes the result that replaces it.
+    The graph's own arguments are not written into, except those that change (the first ones), each by its new value.
     """
     order = {node: place for place, node in enumerate(graph.nodes)}
     memory = {node: _memory(node) for node in order}
     is_ahead = changing == 0  # such a graph computes for many steps at once
-    which = ("add", "div", "mul", "sub") if is_ahead else ELEMENTWISE  # the others would be taken one by one
+    which = ("add", "div", "mul", "sub") if is_ahead else ELEMENTWISE  # vmap would loop over the others
     arguments = graph.find_nodes(op="placeholder")[:changing]
     results = dict(zip(graph.output_node().args[0], arguments, strict=False))  # type: ignore[arg-type]
     for node in order:
-        if node.op != "call_method" or node.target not in which or node.kwargs:
-            continue
-        if is_ahead and len(node.all_input_nodes) > 1:  # one may be the same in all steps, another differ
+        is_shared = is_ahead and len(node.all_input_nodes) > 1  # one may be the same in all steps, another differ
+        if node.op != "call_method" or node.target not in which or node.kwargs or is_shared:
             continue
         for place, given in enumerate(node.args[: 2 if node.target in ("add", "mul") else 1]):
             if not isinstance(given, fx.Node) or not memory[given] or not _is_alike(node, given):
-                continue
-            if (
-                not changing and len(node.all_input_nodes) > 1
-            ):  # of many steps at once, one may be of all and one of each
                 continue
             views = [other for other in order if memory[other] == memory[given]]
             last = max(order[reader] for view in views for reader in view.users)

@@ -54,16 +54,13 @@ class Replica:
         """How many steps the training at a position of the stream takes."""
         return self.epochs * -(-len(self.stream.train_rows[position]) // self.batch)
 
-    def plan(self) -> Plan:
-        """The plan of the next task to train, from what the memory holds now."""
-        return next(self.plans()).to(self.learner.device)
-
     def plans(self) -> Iterator[Plan]:
-        """The plans of the tasks that are left to train, each made when it is asked for.
+        """The plans of the tasks that are left to train, the first from what the memory holds now.
 
-        That may be before the task before it is trained, unless the method chooses at a task's end what to remember.
+        Each is made when it is asked for. That may be before the task before it is trained, unless the method chooses
+        at a task's end what to remember.
         """
-        learner, memory, begin, reuse = self.learner, self.learner.memory, self.learner.steps, torch.Generator()
+        learner, memory, begin = self.learner, self.learner.memory, self.learner.steps
         tasks = self.stream.train.task.cpu()  # now: while a graph is recorded, no other thread may use the device
         for position in range(self.position, len(self.stream.train_rows)):
             plan = plan_task(
@@ -75,7 +72,7 @@ class Replica:
                 draws=learner.method.draws,
                 memory=memory,
                 order=generator(learner.seed, "order", position),
-                augment=lambda step, n, begin=begin: learner.draw_augmentation(begin + step, n, reuse),  # type: ignore[misc]
+                augment=lambda step, n, begin=begin: learner.draw_augmentation(begin + step, n),  # type: ignore[misc]
             )
             yield plan
             begin += len(plan.sizes)

@@ -7,7 +7,7 @@ numbers, or writes elsewhere. What it reads from outside becomes a constant, whi
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,41 +15,36 @@ from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
-Lists = tuple[list[Tensor], list[Tensor], list[Tensor]]
+Lists = Sequence[list[Tensor]]  # the arguments of a step
 
 aten = torch.ops.aten
 
 
-class Operations:
-    """A step as the operations that it consists of, its gradients among them, so that vmap can take many such steps.
+def write_alike(pairs: Iterable[tuple[Step, Lists]]) -> fx.GraphModule:
+    """The operations of steps with their arguments, their gradients among them, so that vmap can take many such steps.
 
-    ``examples`` are arguments with different values: ValueError where the operations depend on these.
+    ValueError where these steps, or one step with other values, compute different things.
     """
-
-    def __init__(self, step: Step, *examples: Lists) -> None:
-        self._graph, *others = (written_down(step, *lists) for lists in examples)
-        if any(_contents(other) != _contents(self._graph) or not _same(other, self._graph) for other in others):
-            raise ValueError("a step computes something else for other values")
-
-    def __call__(self, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
-        new: list[Tensor] = self._graph(*changing, *fixed, *row)
-        return new
-
-    def equals(self, other: Operations) -> bool:
-        """Whether both compute the same, with the same values from outside."""
-        return _contents(self._graph) == _contents(other._graph) and _same(self._graph, other._graph)
+    operations: fx.GraphModule | None = None
+    for step, lists in pairs:
+        again = write_down(step, *lists)
+        operations = operations or again
+        if not is_same(operations, again):
+            reads = "a step reads something that is not in its arguments"
+            raise ValueError(f"{reads}: it computes something else for other values, or for another replica")
+    assert operations is not None
+    return operations
 
 
-def _contents(graph: fx.GraphModule) -> list[tuple[str, ...]]:
-    return [(node.op, str(node.target), str(node.args), str(node.kwargs)) for node in graph.graph.nodes]
-
-
-def _same(a: fx.GraphModule, b: fx.GraphModule) -> bool:
-    """Whether they have the same values from outside."""
-    ours, theirs = dict(a.named_buffers()), dict(b.named_buffers())
-    return ours.keys() == theirs.keys() and all(
-        t.dtype == theirs[name].dtype and torch.equal(t.nan_to_num(), theirs[name].nan_to_num())
-        for name, t in ours.items()
+def is_same(a: fx.GraphModule, b: fx.GraphModule) -> bool:
+    """Whether both compute the same, with the same values from outside."""
+    ours, theirs = (
+        [(node.op, str(node.target), str(node.args), str(node.kwargs)) for node in graph.graph.nodes]
+        for graph in (a, b)
+    )
+    pairs = zip(a.buffers(), b.buffers(), strict=False)
+    return ours == theirs and all(
+        t.dtype == other.dtype and torch.equal(t.nan_to_num(), other.nan_to_num()) for t, other in pairs
     )
 
 
@@ -66,7 +61,7 @@ def trace(step: Step, changing: list[Tensor], fixed: list[Tensor], row: list[Ten
             for before, t in zip(lists[0], step(*lists), strict=True)
         ]
 
-    graph = written_down(torch.func.functionalize(laid_out), changing, fixed, row)
+    graph = write_down(torch.func.functionalize(laid_out), changing, fixed, row)
     arguments = graph.graph.find_nodes(op="placeholder")
     for node in graph.graph.find_nodes(op="call_function", target=aten.copy_.default):  # what it wrote into an argument
         if node.args[0] not in arguments[: len(changing)]:
@@ -82,7 +77,7 @@ def replace(node: fx.Node, by: Any) -> None:
     node.graph.erase_node(node)
 
 
-def written_down(step: Step, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> fx.GraphModule:
+def write_down(step: Step, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> fx.GraphModule:
     """All operations of a step, with what each of them gives: no Python code is left, ours or a user's."""
     module = fx.GraphModule(torch.nn.Module(), fx.Graph())
     lists = [t.clone() for t in changing], list(fixed), list(row)  # the step may write into what changes

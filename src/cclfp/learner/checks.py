@@ -184,32 +184,29 @@ def check_features(learner: Learner, x: Tensor) -> Tensor:
 # -- what a step has made -----------------------------------------------------------------------------------------
 
 
-def check_step(method: str, before: Sequence[Tensors], after: Sequence[Tensors]) -> None:
-    """Raise InputError unless a step gave all parameters and all buffers, in their shapes."""
-    for kind, ours, new in zip(("parameter", "buffer"), before, after, strict=True):
+def check_step(learner: Learner, after: Model) -> None:
+    """InputError unless a step gave all parameters and buffers in their shapes; DivergenceError if not finite."""
+    for kind, ours, new in zip(("parameter", "buffer"), learner.model[:2], after[:2], strict=True):
         for name, tensor in ours.items():
             if name not in new or new[name].shape != tensor.shape:
                 got = f"in the shape {tuple(new[name].shape)}" if name in new else "not at all"
-                text = f"a step of {method} returned the {kind} {name} {got}"
+                text = f"a step of {learner.method.name} returned the {kind} {name} {got}"
                 raise InputError(f"{text}, expected the shape {tuple(tensor.shape)}")
+    refuse_not_finite("the step", learner, after)
 
 
-def refuse_not_finite(what: str, before: Model, after: Model, lr: float) -> None:
-    """Raise DivergenceError where parameters are NaN or infinite, or where buffers or state have become so.
+def refuse_not_finite(what: str, learner: Learner, after: Model) -> None:
+    """DivergenceError where ``what`` made parameters NaN or infinite, or buffers or state that were not so before.
 
-    ``what`` made ``after`` from ``before``. Buffers of a user's psi and the state of a user's method may hold such
-    numbers on purpose, such as a mask of -inf.
+    Buffers of a user's psi and the state of a user's method may hold such numbers on purpose, such as a mask of -inf.
     """
-    old = dict(trees.walk(before))
+    buffers, old = learner.model[1].values(), dict(trees.walk(learner.model))
     new = [(path, tensor) for path, tensor in trees.walk(after) if tensor is not old.get(path)]
     for path, tensor in (new[i] for i in not_finite([tensor for _, tensor in new])):
-        name = ("", "buffer ", "state ")[path[0]] + "/".join(map(str, path[1:]))
-        if path[0] == 0 and not_finite([old[path]]):
-            raise DivergenceError(f"the weights of this learner were not finite before ({name}): it has diverged")
-        if path[0] == 0 or not _is_on_purpose(tensor, old.get(path), before[1].values()):
-            kind = "weights that are" if path[0] == 0 else "a state that is"
-            text = f"{what} made {kind} not finite (lr={lr:g}), in {name}: the learner is as it was"
-            raise DivergenceError(f"{text}; use a smaller lr or check the inputs")
+        if path[0] == 0 or not _is_on_purpose(tensor, old.get(path), buffers):
+            kind = ("weights that are", "buffers that are", "a state that is")[path[0]]
+            text = f"{what} made {kind} not finite (lr={learner.hyper.lr:g}), in {'/'.join(map(str, path[1:]))}"
+            raise DivergenceError(f"{text}: the learner is as it was; use a smaller lr or check the inputs")
 
 
 def _is_on_purpose(new: Tensor, old: Tensor | None, buffers: Iterable[Tensor]) -> bool:

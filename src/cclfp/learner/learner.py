@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,8 @@ from cclfp.learner.classifier import Classifier
 from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import Hyperparameters, State, unpack
 from cclfp.nets import linear
-from cclfp.nets.network import Network, Tensors, chunks, copy_all, psi_mode
+from cclfp.nets.network import Network, chunks, copy_all, psi_mode
 from cclfp.transforms import Augmentation, Transform
-
-Slots = tuple[Tensor, Tensor, Tensor]  # replayed: their slots, and whether each is of a past task; new: their slots
 
 
 class Learner:
@@ -152,14 +151,17 @@ class Learner:
             self.make_classifier(new.x)
             self.mask = self.mask.after(new.y, new.task)
             self.begin_task()
-            batch, slots = self._with_replayed(new)
-            table = self.draw_augmentation(self.steps, len(batch.y))
-            loss = self.train_step(batch, self.mask.train(batch.task), len(new.y), slots, table, store=True)
+            raw = self._with_replayed(new)
+            after, loss = self.step(raw, self.draw_augmentation(self.steps, len(raw.y)))
+            checks.check_step(self, after)
+            if self.memory is not None:  # before the weights move: it may fail
+                self.memory.write(new, raw.placed.tolist())
+            self.update(after, steps=1)
         return None if loss is None else float(loss)
 
-    def _with_replayed(self, new: Examples) -> tuple[Examples, Slots]:
-        """The new examples followed by those to replay with them, and their slots."""
-        batch, replayed, is_past, placed = new, list[int](), list[bool](), [-1] * len(new.y)
+    def _with_replayed(self, new: Examples) -> Batch:
+        """The raw new examples, followed by those to replay with them."""
+        raw, replayed, is_past, placed = new, list[int](), list[bool](), [-1] * len(new.y)
         if self.memory is not None:
             schedule, tasks = self.memory.schedule, new.task.tolist()
             self.memory.make_room(new)
@@ -167,10 +169,10 @@ class Learner:
             is_past = [schedule.is_from_past_task(slot) for slot in replayed]
             placed = schedule.place(tasks)
             if replayed:
-                batch = Examples(*map(torch.cat, zip(new, self.memory.read(replayed), strict=True)))
+                raw = Examples(*map(torch.cat, zip(new, self.memory.read(replayed), strict=True)))
         kinds = ((replayed, torch.int64), (is_past, torch.bool), (placed, torch.int64))
-        slots, past, to = (torch.tensor(values, dtype=dtype, device=self.device) for values, dtype in kinds)
-        return batch, (slots, past, to)
+        slots = [torch.tensor(values, dtype=dtype, device=self.device) for values, dtype in kinds]
+        return Batch(*raw, self.mask.train(raw.task), len(new.y), *slots)
 
     def begin_task(self) -> None:
         """Let the method prepare for a task. Calls before the task's end do nothing."""
@@ -180,36 +182,22 @@ class Learner:
         self.state = self._state_after("beginning of task", "begin_task", {**stored, **self.state})
         self.in_task = True
 
-    def train_step(
-        self, raw: Examples, mask: Tensor, n_current: int, slots: Slots, table: Tensor | None, *, store: bool = False
-    ) -> Tensor | None:
-        """One step on raw examples, the first ``n_current`` of them new and the others replayed.
+    def step(self, raw: Batch, table: Tensor | None) -> tuple[Model, Tensor | None]:
+        """What one step on a raw batch makes of :attr:`model`, and the loss, where the method gives one.
 
-        Returns the loss, where the method gives one. No weight moves if it raises. ``table`` is from
-        :meth:`draw_augmentation`. With ``store`` the new examples go to the memory, and transformed examples and
-        results of the step that are not finite are refused, which makes a GPU wait.
+        The learner stays as it is. ``table`` is from :meth:`draw_augmentation`.
         """
         with seeded(self.seed, "step", self.steps, self.device):
-            x = self.for_training(raw.x, table)
-            if store and not torch.isfinite(x).all():
-                raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
-            batch = Batch(x, raw.y, raw.task, mask, n_current, *slots)
+            batch = dataclasses.replace(raw, x=self.for_training(raw.x, table))
             stepped = self.algorithm.step(*self.model, batch, self.hyper_tensors)
         params, buffers, state, more = unpack(f"a step of {self.method.name}", stepped, "params", "buffers", "state")
-        if store:
-            checks.check_step(self.method.name, self.model[:2], (params, buffers))
-            checks.refuse_not_finite("the step", self.model, (params, buffers, state), self.hyper.lr)
-            if self.memory is not None:  # before the weights move: it may fail
-                self.memory.write(Examples(*(t[:n_current] for t in raw)), slots[2].tolist())
-        self.update(params, buffers, state, steps=1)
-        loss: Tensor | None = more.get("loss")
-        return loss
+        return (params, buffers, state), more.get("loss")
 
-    def update(self, params: Tensors, buffers: Tensors, state: State, steps: int) -> None:
+    def update(self, after: Model, steps: int) -> None:
         """Replace :attr:`model` by what ``steps`` steps made of it."""
-        pairs = zip(self.model[:2], (params, buffers), strict=True)
+        pairs = zip(self.model[:2], after[:2], strict=True)
         moves = [(ours[name], new[name]) for ours, new in pairs for name in ours]
-        self.state = self._own(state)  # before the tensors of the model change
+        self.state = self._copied(after[2])  # before the tensors of the model change
         with torch.no_grad():
             copy_all([ours for ours, _ in moves], [new for _, new in moves])
         self.steps += steps
@@ -224,7 +212,7 @@ class Learner:
         with self._undone_on_error():
             new = self._state_after("end of task", "end_task", self.state)
             if check:
-                checks.refuse_not_finite("the end of the task", self.model, ({}, {}, new), self.hyper.lr)
+                checks.refuse_not_finite("the end of the task", self, ({}, {}, new))
             self.state = new
             if self.memory is not None:
                 self.memory.end_task()
@@ -242,18 +230,19 @@ class Learner:
         if not isinstance(new, dict):
             got = "None" if new is None else type(new).__name__
             raise InputError(f"{function} of {self.method.name} returned {got}, expected a dict")
-        return self._own({**{name: state[name] for name in self.algorithm.remembers(self.num_classes)}, **new})
+        return self._copied({**{name: state[name] for name in self.algorithm.remembers(self.num_classes)}, **new})
 
-    def _own(self, state: State) -> State:
-        """The state with copies of tensors that share memory with the model, which changes in place, or another."""
-        taken = set(map(_storage, trees.leaves(self.model[:2])))
+    def _copied(self, state: State) -> State:
+        """The state with copies of its new tensors: they may share memory with the model, which changes in place."""
+        kept = {id(leaf) for leaf in trees.leaves(self.state)}
 
-        def own(leaf: Any) -> Any:
-            new = leaf.detach().clone() if (storage := _storage(leaf)) in taken else leaf
-            taken.add(storage)
-            return new
+        def copied(leaf: Any) -> Any:
+            if id(leaf) in kept or not isinstance(leaf, Tensor):
+                kept.discard(id(leaf))  # a second time it is copied
+                return leaf
+            return leaf.detach().clone()
 
-        return trees.map_tree(own, state)  # type: ignore[no-any-return]
+        return trees.map_tree(copied, state)  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
     def _undone_on_error(self) -> Iterator[None]:
@@ -302,14 +291,11 @@ class Learner:
             self.bind(self.f.to(self.device))
         return self
 
-    def draw_augmentation(self, step: int, n: int, reuse: torch.Generator | None = None) -> Tensor | None:
-        """The table that says how the n examples of a step are augmented. It depends on the seed and the step only.
-
-        A caller that draws many steps may give a generator to ``reuse``.
-        """
+    def draw_augmentation(self, step: int, n: int) -> Tensor | None:
+        """The table that says how the n examples of a step are augmented. It depends on the seed and the step only."""
         if self.augment is None:
             return None
-        table = self.augment.draw(n, generator(self.seed, "augmentation", step, reuse=reuse))
+        table = self.augment.draw(n, generator(self.seed, "augmentation", step))
         if not isinstance(table, Tensor) or len(table) != n:
             raise InputError(f"augment.draw must give a tensor with a row for each of the {n} examples")
         return table
@@ -348,18 +334,14 @@ class Learner:
         return self._in_parts(x, lambda part: self.algorithm.net.frozen_features(*self.model[:2], part))
 
     def _in_parts(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """The function of raw examples, prepared for testing, some at a time.
+        """The function of raw examples, prepared for testing, some at a time."""
+        self._check_trained()
+        with torch.no_grad(), seeded(self.seed, "predict", 0, self.device):
+            return torch.cat([function(self.for_testing(part)) for part in chunks(x)])
 
-        Only observing changes a learner: before the first batch a classifier is made for this call alone.
-        """
-        is_untrained = self.f is None
-        try:
-            self.make_classifier(x)
-            with torch.no_grad(), seeded(self.seed, "predict", 0, self.device):
-                return torch.cat([function(self.for_testing(part)) for part in chunks(x)])
-        finally:
-            if is_untrained:
-                self.f = self.example = None
+    def _check_trained(self) -> None:
+        if self.f is None:
+            raise InputError("nothing has been observed yet, so there is no classifier: observe some examples first")
 
     def as_module(self, task: int | None = None) -> nn.Module:
         """One module that maps raw inputs to what :meth:`logits` gives; ``module(x).argmax(-1)`` equals ``predict(x)``.
@@ -368,8 +350,7 @@ class Learner:
         been seen. The module is a copy, always in eval mode, and ``torch.export`` can export it.
         """
         allowed = self.mask.predict(None if task is None else checks.check_task(self, task, 1))[0]
-        if self.f is None:
-            raise InputError("nothing has been observed yet, so there is no classifier: observe some examples first")
+        self._check_trained()
         return Classifier(self, allowed)
 
     def add_task(self, classes: Sequence[int | str]) -> int:
@@ -397,9 +378,3 @@ class Learner:
         hyper = ", ".join(f"{name}={value:g}" for name, value in vars(self.hyper).items())
         held = f", memory {len(self.memory)}/{self.memory.size}" if self.memory is not None else ""
         return f"Learner({self.method.name}: {hyper}; {self.scenario} scenario, {self.steps} steps{held})"
-
-
-def _storage(leaf: Any) -> object:
-    """Where a tensor lies in memory; something unique for what does not lie in one place."""
-    is_dense = isinstance(leaf, Tensor) and leaf.layout is torch.strided
-    return leaf.untyped_storage().data_ptr() if is_dense else object()

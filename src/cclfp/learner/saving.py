@@ -1,13 +1,11 @@
 """Learners in files. Nothing in a file is executed.
 
 A file has checksums of all that it holds, so what is read is what was written. A learner is built from it as
-:func:`cclfp.make` builds one, and tried out, before it is used.
+:func:`cclfp.make` builds one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,9 @@ from cclfp.core import trees
 from cclfp.core.arguments import check_names
 from cclfp.core.files import check_output, read_tensors, write_tensors
 from cclfp.core.memory import Examples
-from cclfp.core.randomness import generator, seeded
+from cclfp.core.randomness import generator
 from cclfp.core.scenarios import ClassMask
-from cclfp.errors import DamagedError, DivergenceError, InputError, shortage, unknown
+from cclfp.errors import DamagedError, InputError, shortage, unknown
 from cclfp.learner.checks import check_features, not_finite
 from cclfp.learner.learner import Learner
 from cclfp.methods import METHODS, Method, get_method
@@ -73,7 +71,7 @@ def learner_state(learner: Learner, *, copies: bool = True) -> dict[str, Any]:
 
 def load_learner_state(learner: Learner, state: dict[str, Any], pool: Examples | None = None) -> None:
     """Take over what :func:`learner_state` gave; ``pool`` is the stream's examples where the memory is rows of it."""
-    _load_psi(learner.psi, state["psi"])
+    _check_psi(learner.psi, state["psi"])
     learner.psi_mode = state["psi_mode"]
     learner.autocast = state.get("autocast", learner.autocast)  # which files of earlier versions do not have
     for name in PROGRESS:
@@ -92,6 +90,9 @@ def load_learner_state(learner: Learner, state: dict[str, Any], pool: Examples |
         learner.bind(f.to(learner.device))
         shape, dtype = state["like"]
         learner.example = torch.Size(shape), dtype
+    with torch.no_grad():
+        for name, tensor in _psi_tensors(learner.psi).items():
+            tensor.copy_(state["psi"][name])
 
 
 def _psi_tensors(psi: nn.Module) -> dict[str, Tensor]:
@@ -99,17 +100,14 @@ def _psi_tensors(psi: nn.Module) -> dict[str, Tensor]:
     return {**dict(psi.named_parameters()), **dict(psi.named_buffers())}
 
 
-def _load_psi(psi: nn.Module, saved: dict[str, Tensor]) -> None:
-    """Copy saved tensors into psi. InputError if its own have other names, shapes or dtypes."""
+def _check_psi(psi: nn.Module, saved: dict[str, Tensor]) -> None:
+    """InputError if psi's tensors have other names, shapes or dtypes than the saved ones."""
     ours = _psi_tensors(psi)
     there, here = ({name: f"{t.dtype} {tuple(t.shape)}" for name, t in tensors.items()} for tensors in (saved, ours))
     for name in [*saved, *ours]:
         was, now = there.get(name, "missing"), here.get(name, "missing")
         if was != now:
             raise InputError(f"this psi is not the one that was saved: {name} was {was} and is now {now}")
-    with torch.no_grad():
-        for name, tensor in ours.items():
-            tensor.copy_(saved[name])
 
 
 def load(
@@ -143,45 +141,25 @@ def load(
         kind = _method(method, state["method"])
         if isinstance(psi, str):  # its function gets the shape of the learner's inputs
             psi = make_psi(parse_backbone(psi), state["like"][0], state["seed"])
-        network: nn.Module = _given_or_saved("psi", psi, state["backbone"] or "custom")
-        given = {"transform": transform, "predict_transform": predict_transform, "augment": augment}
-        arguments = {name: _given_or_saved(name, own, state[name]) for name, own in given.items()}
+        own = {"transform": transform, "predict_transform": predict_transform, "augment": augment}
+        arguments = {name: _given_or_saved(name, given, state[name]) for name, given in own.items()}
+        arguments["psi"] = _given_or_saved("psi", psi, state["backbone"] or "custom")
         arguments |= {name: state[name] for name in SETTINGS} | {"memory": state["memory_size"], "device": device}
         hyper = {**kind.earlier_values(state), **state["hyper"]}  # the file may be older than a hyperparameter
-
-        def restored(psi: nn.Module) -> Learner:
-            learner = Learner(kind, psi=psi, **arguments, **hyper)
-            load_learner_state(learner, state)
-            return learner
-
-        _try_out(restored(copy.deepcopy(network)))
-        return restored(network)
+        learner = Learner(kind, **arguments, **hyper)
+        if state["f"] is not None:
+            if not_finite([*state["psi"].values(), *state["f"].values(), *trees.leaves(state["state"])]):
+                raise InputError("this learner's weights are not finite: its training diverged")
+            shape, dtype = state["like"]
+            check_features(learner, torch.zeros(2, *shape, dtype=dtype, device=learner.device))
+        load_learner_state(learner, state)
+        return learner
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except DAMAGED as error:
         if (reason := shortage(error)) is not None:
             raise InputError(f"{path} cannot be loaded: {reason}") from error
         raise DamagedError(f"{path} is damaged: {error!r}") from error
-
-
-def _try_out(learner: Learner) -> None:
-    """Predict, and learn from one batch, with a learner that is thrown away: an error shows what cannot be used."""
-    if learner.example is None or not learner.steps:
-        return
-    shape, dtype = learner.example
-    x = torch.rand(2, *shape, generator=generator(learner.seed, "probe")).to(learner.device, dtype)
-    task, y = (learner.mask.classes_of & learner.mask.seen[:, None]).nonzero()[:1].expand(2, -1).unbind(1)
-    features = check_features(learner, x)
-    with torch.no_grad(), seeded(learner.seed, "probe", 0, learner.device):
-        prepared = learner.for_testing(x), learner.for_training(x, learner.draw_augmentation(0, len(x)))
-    if not_finite(prepared):
-        return  # a user's own transform does not take such inputs
-    is_shipped = learner.method in METHODS.values()  # a user's own method may refuse such a batch
-    if not_finite([learner.predict_proba(x, task) if is_shipped else features]):
-        raise InputError("this learner's predictions are not finite: its training diverged, or it was changed")
-    if is_shipped:
-        with contextlib.suppress(DivergenceError):  # which leaves a learner as it was
-            learner.observe(x, y, task)
 
 
 def _method(given: type[Method] | str | None, saved: str) -> type[Method]:

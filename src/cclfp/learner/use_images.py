@@ -35,12 +35,11 @@ def predict_images(
     x, places = read_images(files, image_shape(learner), on_event, skip_bad=skip_bad)
     if not len(x):
         return []
-    probabilities = learner.predict_proba(torch.from_numpy(x), task)
-    names = dict(enumerate(learner.classes or ()))
-    allowed = [c for c, is_one in enumerate(learner.mask.allowed(task).tolist()) if is_one]
+    probabilities, names = learner.predict_proba(torch.from_numpy(x), task).tolist(), learner.classes or ()
+    allowed = {names[c] if c < len(names) else str(c): c for c in learner.mask.allowed(task).nonzero()[:, 0].tolist()}
     found = []
-    for place, row in zip(places, probabilities.tolist(), strict=True):
-        by_name = {names.get(c, str(c)): row[c] for c in allowed}
+    for place, row in zip(places, probabilities, strict=True):
+        by_name = {name: row[c] for name, c in allowed.items()}
         best = max(by_name, key=by_name.__getitem__)
         answer = {"class": best, "probability": by_name[best], "probabilities": by_name}
         found.append({"image": str(files[place]), **answer})
@@ -65,8 +64,7 @@ def observe_images(
     if learner.in_task:
         raise InputError("this learner was saved in the middle of a task: load it, call end_task() and save it again")
     if (known := learner.classes) is None:
-        text = "this learner has no class names, which class folders are matched with"
-        raise InputError(f"{text} (an earlier cclfp saved it)")
+        raise InputError("this learner has no class names, which class folders are matched with")
     x, names = read_labelled(path, image_shape(learner), on_event, classes=classes, skip_bad=skip_bad)
     if not names:
         raise InputError(f"--images {path}: expected images, and none could be read")

@@ -18,7 +18,6 @@ from cclfp.methods.hal import HAL
 from cclfp.methods.icarl import ICaRL
 from cclfp.methods.lwf import LwF
 from cclfp.methods.si import SI
-from cclfp.nets.network import sgd
 
 # In the order of the paper's table.
 METHODS: dict[str, type[Method]] = {
@@ -76,5 +75,4 @@ __all__ = [
     "gradient_and_loss",
     "own_method",
     "setting",
-    "sgd",
 ]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, gradient, gradient_and_loss, setting
-from cclfp.methods.gem import past_loss
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, gradient_and_loss, setting
+from cclfp.methods.gem import past_gradient
 from cclfp.nets.network import Tensors
 from cclfp.schedules import PastRing
 
@@ -55,7 +55,7 @@ class AGEM(Method):
 
         grads, loss, after = gradient_and_loss(current, params)
         if n < len(y):
-            reference, _ = gradient(lambda p: (past_loss(self.net, p, buffers, x[n:], y[n:], mask[n:]), {}), params)
+            reference = past_gradient(self.net, params, buffers, x[n:], y[n:], mask[n:])
             grads = project(grads, reference)
         return self.net.sgd(params, grads, hyper.lr), after, state, {"loss": loss}
 

@@ -185,11 +185,11 @@ class Method:
         return {**state, **new}
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        """The method's state at the start of a task. Any Python code is allowed; clone tensors that must not change."""
+        """The method's state at the start of a task. Any Python code is allowed. The learner copies new tensors."""
         return state
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        """The method's state after a task. Any Python code is allowed; clone tensors that must not change."""
+        """The method's state after a task. Any Python code is allowed. The learner copies new tensors."""
         return state
 
     def scores(self, params: Tensors, buffers: Tensors, state: State, x: Tensor) -> Tensor:
@@ -233,7 +233,7 @@ class Method:
             fine = _is_finite(value) and m["low"] <= value <= m["high"] and not (m["low_open"] and value == m["low"])
             if not fine or (m["whole"] and value != int(value)):
                 kind = "a whole number" if m["whole"] else "a number"
-                raise InputError(f"{name}={value!r}: expected {kind}{_limits(fields[name])} ({m['doc']})")
+                raise InputError(f"{name}={value!r}: expected {kind} in {interval(fields[name])} ({m['doc']})")
         return cls.Hyper(**{name: float(value) for name, value in {**cls.defaults(scenario), **given}.items()})
 
     @classmethod
@@ -250,14 +250,6 @@ class Method:
         return int(getattr(hyper, cls.replays)) if isinstance(cls.replays, str) else replay or 0
 
 
-def _limits(field: dataclasses.Field[Any]) -> str:
-    """The interval of a hyperparameter in words: a number ``from 0 to 1``, ``above 0``."""
-    low, high, m = f"{field.metadata['low']:g}", f"{field.metadata['high']:g}", field.metadata
-    if math.isinf(m["high"]):
-        return f" above {low}" if m["low_open"] else f", {low} or more"
-    return f" above {low} and up to {high}" if m["low_open"] else f" from {low} to {high}"
-
-
 def _is_finite(value: object) -> bool:
     """Whether the value is a finite number that fits in a float; numpy numbers are accepted."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -270,12 +262,11 @@ def _is_finite(value: object) -> bool:
 
 def unpack(what: str, returned: Any, *names: str) -> list[Any]:
     """The named values that a ``step`` or ``loss`` returned, then its dictionary; InputError where it is not these."""
-    if not isinstance(returned, tuple) or len(returned) - len(names) not in (0, 1):
-        got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
-        raise InputError(f"{what} returned {got}, expected ({', '.join(names)}) or these and a dict")
-    values = [*returned, {}][: len(names) + 1]
-    if not isinstance(values[-1], dict):
-        raise InputError(f"{what} returned a {type(values[-1]).__name__} as its last value, expected a dict")
+    several = returned if isinstance(returned, tuple) else (returned,)
+    values = [*several, {}] if len(several) == len(names) else [*several]
+    if len(values) != len(names) + 1 or not isinstance(values[-1], dict):
+        got = ", ".join(type(value).__name__ for value in several)
+        raise InputError(f"{what} returned ({got}), expected ({', '.join(names)}) or these and a dict")
     loss = values[0] if names[0] == "loss" else values[-1].get("loss", torch.zeros(()))
     if not isinstance(loss, Tensor) or loss.ndim:
         got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__

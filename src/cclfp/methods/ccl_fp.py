@@ -65,8 +65,8 @@ class CCLFP(Method):
         return 0.0
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        psi = {name: p.detach().clone() for name, p in params.items() if name.startswith("psi.")}
-        return {"psi_old": psi, "buffers_old": {name: b.clone() for name, b in buffers.items()}}
+        psi = {name: p for name, p in params.items() if name.startswith("psi.")}
+        return {"psi_old": psi, "buffers_old": buffers}  # the learner stores copies
 
 
 class CCLFPPlus(CCLFP):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import Batch, Hyperparameters, State, Stepped, TaskContext, gradient, setting
+from cclfp.methods.base import Batch, Hyperparameters, State, Stepped, TaskContext, gradient, gradient_and_loss, setting
 from cclfp.methods.er import ER
 from cclfp.methods.qp import solve
 from cclfp.nets.network import Network, Tensors
@@ -39,7 +39,7 @@ class GEM(ER):
     Choices: the paper solves with v >= 0 and adds gamma to the solution; we do as the authors' code does, which solves
     with v >= gamma, and adds 1e-3 to the diagonal of M M'. The memory is split evenly over the tasks and holds the most
     recent examples of each, not augmented. g and the g_k go over all trainable parameters. BatchNorm: each g_k is from
-    a pass of its own in training mode, whose statistics are thrown away (see :func:`past_loss`).
+    a pass of its own in training mode, whose statistics are thrown away (see :func:`past_gradient`).
     """
 
     name = "gem"
@@ -57,7 +57,7 @@ class GEM(ER):
         for task, slots in ring.slots.items():
             if slots:
                 raw = context.memory.read(slots[-share:])
-                past[str(task)] = {"x": context.prepare(raw.x), "y": raw.y.clone()}
+                past[str(task)] = {"x": context.prepare(raw.x), "y": raw.y}
                 if context.classes.scenario == "task":  # elsewhere all examples have the mask of the current batch
                     past[str(task)]["mask"] = context.classes.train(raw.task)
         return {"past": past} if past else {}
@@ -66,39 +66,31 @@ class GEM(ER):
         """The loss it returns is the one on the new examples, without those of past tasks."""
         if "past" not in state:
             return super().step(params, buffers, state, batch, hyper)
-        past = list(state["past"].values())
-
-        def losses(copies: Tensors) -> tuple[Tensor, dict[str, Any]]:
-            """The loss on the batch and those on the past, each a function of its own copy of the parameters.
-
-            One backward pass through their sum gives all their gradients.
-            """
-            copy = [{name: copies[f"{i} {name}"] for name in params} for i in range(1 + len(past))]
-            loss, after = self.loss(copy[0], buffers, state, batch, hyper)
-            total = loss
-            for own, task in zip(copy[1:], past, strict=True):
-                mask = task["mask"] if "mask" in task else batch.mask[:1].expand(len(task["y"]), -1)
-                total = total + past_loss(self.net, own, buffers, task["x"], task["y"], mask)
-            return total, {"buffers": after, "loss": loss}
-
-        copies = {f"{i} {name}": p for i in range(1 + len(past)) for name, p in params.items()}
-        grads, aux = gradient(losses, copies)
-        rows = torch.cat([g.flatten() for g in grads.values()]).view(1 + len(past), -1)
-        parts = project(rows, hyper.gamma).split([p.numel() for p in params.values()])
-        projected = {name: part.view_as(p) for (name, p), part in zip(params.items(), parts, strict=True)}
-        return self.net.sgd(params, projected, hyper.lr), aux["buffers"], state, {"loss": aux["loss"]}
+        g, loss, after = gradient_and_loss(lambda p: self.loss(p, buffers, state, batch, hyper), params)
+        rows = [g]
+        for past in state["past"].values():
+            mask = past["mask"] if "mask" in past else batch.mask[:1].expand(len(past["y"]), -1)
+            rows.append(past_gradient(self.net, params, buffers, past["x"], past["y"], mask))
+        nearest = project(torch.stack([torch.cat([t.flatten() for t in row.values()]) for row in rows]), hyper.gamma)
+        parts = nearest.split([p.numel() for p in params.values()])
+        grads = {name: part.view_as(p) for (name, p), part in zip(params.items(), parts, strict=True)}
+        return self.net.sgd(params, grads, hyper.lr), after, state, {"loss": loss}
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         return {}  # the next task begins with what the memory holds then
 
 
-def past_loss(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-    """The loss on examples of the past, which leaves psi's buffers alone.
+def past_gradient(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensors:
+    """The gradient of the loss on examples of the past. psi's buffers stay as they are.
 
-    BatchNorm normalises them with their own statistics. One alone has none, so psi is in eval mode then.
+    BatchNorm normalises the examples with their own statistics. One alone has none, so psi is in eval mode then.
     """
-    z = net.features(params, buffers, x)[0] if len(y) > 1 else net.frozen_features(params, buffers, x)
-    return cross_entropy(net.classify(params, z), y, mask)
+
+    def loss(p: Tensors) -> tuple[Tensor, Tensors]:
+        z = net.features(p, buffers, x)[0] if len(y) > 1 else net.frozen_features(p, buffers, x)
+        return cross_entropy(net.classify(p, z), y, mask), {}
+
+    return gradient(loss, params)[0]
 
 
 def project(rows: Tensor, gamma: Tensor) -> Tensor:

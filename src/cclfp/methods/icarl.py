@@ -98,8 +98,8 @@ class ICaRL(Method):
         memory.keep(torch.cat(exemplars))
         return {
             **state,
-            "params_old": {name: p.detach().clone() for name, p in params.items()},
-            "buffers_old": {name: b.clone() for name, b in buffers.items()},
+            "params_old": params,  # the learner stores copies
+            "buffers_old": buffers,
             "means": means,
             "known": known,
         }

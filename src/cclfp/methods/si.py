@@ -49,11 +49,8 @@ class SI(Finetune):
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         """Set omega to 0, and store the parameters at the start of the task: theta*, the end of the last task."""
         nothing = {name: torch.zeros_like(p) for name, p in params.items()}
-        return {
-            "path": nothing,
-            "start": {name: p.detach().clone() for name, p in params.items()},
-            "importance": state.get("importance", nothing),
-        }
+        # The learner stores copies.
+        return {"path": nothing, "start": params, "importance": state.get("importance", nothing)}
 
     def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
         """The loss it returns is the cross-entropy, without SI's penalty, which the update contains in closed form."""

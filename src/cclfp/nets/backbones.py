@@ -64,13 +64,11 @@ def make_psi(backbone: Backbone, shape: Sequence[int], seed: int) -> nn.Module:
 
 
 def is_convolutional(backbone: Backbone, shape: Sequence[int]) -> bool:
-    """Whether a backbone has a convolution. A user's own is created once to find out.
+    """Whether a backbone has a convolution. It is created once to find out.
 
-    >>> is_convolutional(parse_backbone("mlp"), (3, 8, 8)), is_convolutional(parse_backbone("resnet18"), (3, 8, 8))
+    >>> is_convolutional(parse_backbone("mlp"), (3, 9, 9)), is_convolutional(parse_backbone("resnet18"), (3, 9, 9))
     (False, True)
     """
-    if "file" not in backbone:
-        return bool(backbone["name"] == "resnet18")
     return any(isinstance(module, nn.Conv2d) for module in make_psi(backbone, shape, seed=0).modules())
 
 

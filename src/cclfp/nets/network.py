@@ -70,7 +70,13 @@ class Network:
 
     def sgd(self, params: Tensors, grads: Tensors, lr: Tensor) -> Tensors:
         """The parameters after a step of plain SGD: no momentum, no weight decay."""
-        return sgd(params, grads, lr)
+        before, along = [p.detach() for p in params.values()], [grads[name] for name in params]
+        # On CUDA separate operations would cost one launch each. vmap does not support those of many tensors.
+        if hasattr(torch, "_foreach_sub") and hasattr(torch, "_foreach_mul") and not is_transformed():
+            after: Sequence[Tensor] = torch._foreach_sub(before, torch._foreach_mul(along, lr))
+        else:
+            after = [p - lr * g for p, g in zip(before, along, strict=True)]
+        return dict(zip(params, after, strict=True))
 
     def _own(self, params: Tensors) -> Tensors:
         """psi's parameters, by their names in psi."""
@@ -85,17 +91,6 @@ class Network:
         with torch.autocast(x.device.type, self._autocast, cache_enabled=False):
             z: Tensor = functional_call(psi, own | buffers, (x,), tie_weights=self._tied)
         return z.to(self.params["f.weight"].dtype)
-
-
-def sgd(params: Tensors, grads: Tensors, lr: Tensor) -> Tensors:
-    """The parameters after a step of plain SGD, as :meth:`Network.sgd`."""
-    before, along = [p.detach() for p in params.values()], [grads[name] for name in params]
-    # On CUDA separate operations would cost one launch each. vmap does not support those of many tensors.
-    if hasattr(torch, "_foreach_sub") and hasattr(torch, "_foreach_mul") and not is_transformed():
-        after: Sequence[Tensor] = torch._foreach_sub(before, torch._foreach_mul(along, lr))
-    else:
-        after = [p - lr * g for p, g in zip(before, along, strict=True)]
-    return dict(zip(params, after, strict=True))
 
 
 def _copy_of(buffers: Tensors) -> Tensors:

@@ -17,7 +17,7 @@ TEST = (
 
 
 def rank_results(results: Sequence[Result]) -> list[Result]:
-    """The results of one column with their standings. Upper bounds are not compared, nor is a single other result."""
+    """The results of one column with their standings. Upper bounds are not compared, nor is a result without others."""
     column = [{} if result.is_joint else result.accuracies for result in results]
     means = {i: sum(row.values()) / len(row) for i, row in enumerate(column) if row}
     if len(means) < 2:
@@ -60,20 +60,17 @@ def component_worths(accuracies: Mapping[str, Mapping[int, float]]) -> dict[str,
     ('−8.00 ± 0.00', '+5.00 ± 0.00', 'missing', 'w')
     """
 
-    def change(before: str, after: str) -> tuple[float | None, float | None]:
+    rows = {f"without {c}": (", ".join(COMPONENTS), ", ".join(o for o in COMPONENTS if o != c)) for c in COMPONENTS}
+    rows |= {f"{c} alone": ("none", c) for c in COMPONENTS}
+    shown, costs = {}, {}
+    for name, (before, after) in rows.items():
         a, b = accuracies.get(before, {}), accuracies.get(after, {})
         mean, std = metrics.mean_std([b[seed] - a[seed] for seed in a if seed in b]).values()
-        return mean, std
-
-    rest = {component: ", ".join(c for c in COMPONENTS if c != component) for component in COMPONENTS}
-    without = {component: change(", ".join(COMPONENTS), rest[component]) for component in COMPONENTS}
-    alone = {component: change("none", component) for component in COMPONENTS}
-    costs = {component: mean for component, (mean, _) in without.items() if mean is not None}
+        shown[name] = "missing" if mean is None else metrics.signed(mean, std)
+        if mean is not None and before != "none":
+            costs[name.removeprefix("without ")] = mean
     if len(costs) < len(COMPONENTS):
         most = "not known yet"
     else:
         most = min(costs, key=costs.__getitem__) if min(costs.values()) < 0 else "none: no removal costs anything"
-    changes = {f"without {component}": found for component, found in without.items()}
-    changes |= {f"{component} alone": found for component, found in alone.items()}
-    shown = {name: "missing" if mean is None else metrics.signed(mean, std) for name, (mean, std) in changes.items()}
     return shown | {"matters most": most}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -61,7 +62,7 @@ def _number(line: Line) -> Published:
 
 
 def cells(table: str) -> list[Result]:
-    """The cells of a table that have a number, row by row in the paper's order; its buffer table goes by size first.
+    """The cells of a table that have a number, row by row in the paper's order; the buffer table is sorted by size.
 
     Each has the configuration of our runs: the method's preset, in the ablation with the missing components at 0.
 
@@ -106,7 +107,7 @@ def published(method: str, benchmark: str, scenario: str, buffer: int | None) ->
 
 
 def published_for(configuration: Configuration) -> Published | None:
-    """What the paper reports for a configuration; None where it reports nothing, or follows another protocol."""
+    """What the paper reports for a configuration; None if it reports nothing, or if the protocol is not the paper's."""
     c = configuration
     return published(c.method, c.benchmark, c.scenario, c.buffer) if c.is_papers_protocol else None
 
@@ -121,21 +122,23 @@ def run_time_cells() -> list[Result]:
 
 
 def gather_timings(cells: Sequence[Result], find: Callable[[str], Record | None]) -> list[Result]:
-    """The cells with the run that was made for its time, if it was trained alone: else its seconds are a share."""
+    """The cells with the run that was made for its time. A run that trained with others does not count."""
     timed = [cell.find_runs(find, [TIMING_SEED]) for cell in cells]
-    return _made(timed, lambda environment: environment.get("together") == 1)
+    return [
+        dataclasses.replace(r, runs=[run for run in r.runs if run["environment"].get("together") == 1]) for r in timed
+    ]
 
 
-def comparable(timed: Sequence[Result]) -> tuple[str | None, list[Result]]:
-    """The conditions under which most of these runs were timed, and the results, where others are without a run."""
-    made = [describe_conditions(run["environment"]) for result in timed for run in result.runs]
-    most = max(dict.fromkeys(made), key=made.count, default=None)
-    return most, _made(timed, lambda environment: describe_conditions(environment) == most)
-
-
-def _made(results: Sequence[Result], like: Callable[[Mapping[str, Any]], bool]) -> list[Result]:
-    """The results with the runs that were made in such an environment."""
-    return [dataclasses.replace(r, runs=[run for run in r.runs if like(run["environment"])]) for r in results]
+def comparable(timed: Sequence[Result]) -> list[tuple[str, list[Result]]]:
+    """Per benchmark the conditions under which most runs were timed, and the results, without runs timed otherwise."""
+    found = []
+    for _, several in itertools.groupby(timed, lambda result: result.column):
+        results = list(several)
+        made = [describe_conditions(run["environment"]) for result in results for run in result.runs]
+        most = max(dict.fromkeys(made), key=made.count, default="")
+        alike = [[run for run in r.runs if describe_conditions(run["environment"]) == most] for r in results]
+        found.append((most, [dataclasses.replace(r, runs=runs) for r, runs in zip(results, alike, strict=True)]))
+    return found
 
 
 def describe_conditions(environment: Mapping[str, Any]) -> str:

@@ -80,7 +80,7 @@ Train = Callable[[Sequence[Settings], Sequence[int]], list[Trial]]  # gives the 
 
 
 class Limit:
-    """How far a search goes: so many minutes of its workers, or settings; without either all get all seeds."""
+    """How far a search goes: so many minutes, or so many settings. Without either all settings get all seeds."""
 
     def __init__(self, name: str, minutes: float | None = None, halving: int | None = None, workers: int = 1) -> None:
         self.name, self.minutes, self.halving, self.workers = name, minutes, halving, workers
@@ -88,7 +88,7 @@ class Limit:
         self.end = time.monotonic() + self.seconds
         self.a_run: float | None = None  # seconds of a worker, as last measured; None where all runs were in the store
         self.trained = 0  # runs that were not in the store
-        self.unmeasured = 1  # so many are tried as long as it is not known how long a run takes
+        self.unmeasured = 1  # how many are tried while it is not known how long a run takes
         self._first_step: tuple[float, int] | None = None  # its time and number
 
     def train(self, train: Train, several: Sequence[Settings], seeds: Sequence[int], share: float = 1) -> list[Trial]:
@@ -188,7 +188,7 @@ def neighbours(best: Settings, grid: Grid) -> list[Settings]:
 
 
 def spread(start: Settings, grid: Grid, count: int) -> list[Settings]:
-    """So many settings that are spread over a grid, by the fractions of the golden ratio."""
+    """A number of settings that are spread over a grid, by the fractions of the golden ratio."""
     several, golden = combine(start, grid), (math.sqrt(5) - 1) / 2
     return [several[i] for i in sorted(range(len(several)), key=lambda i: (i * golden) % 1)[:count]]
 
@@ -209,7 +209,7 @@ class Tuned:
 
 
 def save_search(store: Path, request: Json, tuned: Tuned, records: Iterable[Record]) -> Tuned:
-    """Keep the result of a search with the code of its runs; the result, with a doubt where that is other code."""
+    """Keep the result of a search with the code of its runs. Returns it with a doubt if that is other code."""
     found = dataclasses.asdict(tuned)
     made_with = [record["environment"] for record in records if is_other_code(record)] or [code(request["place"])]
     content = {
@@ -223,7 +223,7 @@ def save_search(store: Path, request: Json, tuned: Tuned, records: Iterable[Reco
 
 
 def find_search(execution: Execution, request: Json, method: str, problem: Problem, on_event: OnEvent) -> Tuned | None:
-    """The result of a search that was made before, unless one of other code is to be made again."""
+    """The result of an earlier search; None if there is none, or if it is of other code and is to be made again."""
     path = _path(execution.store, request)
     content = None if execution.fresh or not path.exists() else _read(path, on_event)
     if content is None or (execution.other_code == "retrain" and _other_code(content)):
@@ -232,13 +232,13 @@ def find_search(execution: Execution, request: Json, method: str, problem: Probl
 
 
 def read_searches(store: Path, on_event: OnEvent) -> list[Json]:
-    """All searches that are kept beside a store, the latest last. Bad ones are left out, with a note."""
+    """All searches that are kept beside a store, the latest last. A bad one is left out, with a note."""
     found = [_read(path, on_event) for path in sorted(_path(store, {}).parent.glob("*.json"))]
     return sorted(filter(None, found), key=lambda content: content["finished_at"])
 
 
 def latest_search(searches: Sequence[Json], method: str, problem: Problem) -> Tuned | None:
-    """The latest search at a place; with another size of the memory where there is none with this one."""
+    """The latest search at a place; if there is none with this size of the memory, one with another size."""
     place = make_one(method, problem).place
     found = [content for content in searches if content["where"] == _where(place)]
     found = [content for content in found if content["request"]["place"]["buffer"] == place["buffer"]] or found
@@ -254,7 +254,7 @@ def stored_doubts(searches: Sequence[Json], configuration: Configuration) -> lis
 
 
 def _read(path: Path, on_event: OnEvent) -> Json | None:
-    """A kept search, checked; None, with a note, where it is bad. An old one gets the doubts that its trials tell."""
+    """A kept search, checked; None, with a note, if it is bad. The doubts of an old one are found from its trials."""
     try:
         content: Json = parse_json(path.read_bytes())
         request, trials = content["request"], [Trial(**trial) for trial in content["trials"]]
@@ -265,13 +265,8 @@ def _read(path: Path, on_event: OnEvent) -> Json | None:
         found = {"preset": Preset(**content["preset"]), "trials": trials, "finished_at": str(content["finished_at"])}
         found |= {"settings": dict(content["settings"]), "doubts": doubts, "code": dict(content.get("code", {}))}
         return {"request": request, "where": _where(request["place"]), **found}
-    except KeyError as error:
-        reason = f"it has no {error}"
-    except (OSError, InputError) as error:
-        reason = str(error)
-    except (AttributeError, TypeError, ValueError):
-        reason = "its values are not those of a search"
-    on_event(Note(f"warning: the stored search {path} is left out, as it cannot be read: {reason}; delete it"))
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        on_event(Note(f"warning: the stored search {path} is left out, as it cannot be read ({error!r}): delete it"))
     return None
 
 
@@ -281,7 +276,7 @@ def _tuned(content: Json, method: str, problem: Problem) -> Tuned:
 
 
 def _other_code(content: Json) -> list[str]:
-    """Says which other code than this has made the search; nothing where this has."""
+    """Which other code made the search, in words; nothing if it was this code."""
     made: Any = {"environment": content["code"], "configuration": content["request"]["place"]}
     return [f"searched with other code ({made_by(made)})"] if is_other_code(made) else []
 
@@ -291,7 +286,7 @@ def _path(store: Path, request: Json) -> Path:
 
 
 def _where(place: Json) -> str:
-    """The same for a place whatever the size of the memory."""
+    """A checksum of a place without the size of the memory."""
     return _digest({**place, "buffer": None})
 
 

@@ -19,11 +19,10 @@ from cclfp.paper.search import latest_search, read_searches
 from cclfp.paper.tuning import tune
 from cclfp.runs.code import device_name
 from cclfp.runs.configuration import method_labels
-from cclfp.runs.execution import Execution
-from cclfp.runs.fields import field_names, from_keywords
+from cclfp.runs.execution import Execution, pick_cards
 from cclfp.runs.jobs import Job, check_seeds, cost, make_jobs, take_shard
-from cclfp.runs.pool import local_executor
-from cclfp.runs.problem import MEMORY, Problem
+from cclfp.runs.pool import Pool
+from cclfp.runs.problem import MEMORY, Problem, field_names, from_keywords
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
 from cclfp.runs.run import run_jobs
@@ -70,7 +69,7 @@ class Study:
         return take_shard(jobs)
 
     def look_up(self) -> tuple[list[Result], list[tuple[Result, list[Job]]]]:
-        """The results with the runs that the store has, and with the jobs that it lacks. The store is not created."""
+        """The results with their runs in the store, and those with jobs that it lacks. The store is not created."""
         results = {result.key(0): result for result in self.results}
         store = Store(self.store, read_only=True) if exists(self.store) else None
         stored, missing = list[Result](), dict[str, list[Job]]()
@@ -86,7 +85,7 @@ class Study:
         """Train what the store does not have; the records of all jobs, by key."""
         on_event(planned := self.planned())
         # Times can be compared only if runs are trained one at a time.
-        executor = local_executor(self.execution, one_at_a_time=True) if self.what == RUNTIME else None
+        executor = Pool(1, pick_cards(self.execution.device)[:1]) if self.what == RUNTIME else None
         return run_jobs(self.jobs, on_event, executor, labels=planned.labels)
 
     def planned(self) -> Planned:
@@ -96,7 +95,7 @@ class Study:
         return Planned({job.key: _label(job, method) for job, method in names}, str(self.store), costs)
 
     def found(self, include_diverged: bool = False) -> list[Result]:
-        """The results with what the store has of them; in a study of one's own the best of each column is known."""
+        """The results with their runs from the store; one's own are compared with the best of their column."""
         store = Store(self.store)
         found = [result.find_runs(store.find, self.seeds, include_diverged) for result in self.results]
         if self.what != MINE:
@@ -105,9 +104,9 @@ class Study:
         return [result for column in columns for result in rank_results(column)]
 
     def timed(self) -> list[tuple[str, list[Result]]]:
-        """Per benchmark what its run times were measured on, and each method with its run, if it was timed so."""
-        columns = by_column(numbers.gather_timings(self.results, Store(self.store).find)).values()
-        return [(made, alike) for made, alike in map(numbers.comparable, columns) if made is not None]
+        """Per benchmark what its run times were measured on, and each method, with its run if it was timed there."""
+        timed = numbers.gather_timings(self.results, Store(self.store).find)
+        return [(made, alike) for made, alike in numbers.comparable(timed) if made]
 
 
 def by_column(results: Iterable[Result]) -> dict[tuple[str, str, str], list[Result]]:
@@ -174,18 +173,15 @@ def study(
 def plan(
     what: str,
     *,
-    benchmarks: str | Sequence[str] = (),
-    methods: str | Sequence[str] = (),
-    scenarios: str | Sequence[str] = (),
     seeds: int | Sequence[int] | None = None,
     execution: Execution | None = None,
     on_event: OnEvent = ignore,
     **options: Any,
 ) -> Study:
-    """What :func:`study` trains: nothing is trained yet, except for the searches of ``auto``."""
+    """What :func:`study` trains, with its options: nothing is trained yet, except for the searches of ``auto``."""
     if what not in STUDIES:
         raise unknown("table", what, STUDIES)
-    asked = {"benchmark": benchmarks, "method": methods, "scenario": scenarios}
+    asked = {kind: options.pop(f"{kind}s", ()) for kind in ("benchmark", "method", "scenario")}
     wanted = {kind: [names] if isinstance(names, str) else list(names) for kind, names in asked.items()}
     how, others = from_keywords(Execution, execution, options)
     own = {name: value for name, value in others.items() if value is not None and value is not False}
@@ -208,7 +204,7 @@ def plan(
 
 
 def _select(tables: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> list[Result]:
-    """The cells of the tables, of the ``"benchmark"``, ``"method"`` and ``"scenario"`` wanted where any are given."""
+    """The cells of the tables, only of the benchmarks, methods and scenarios wanted where any are given."""
     for kind, known in (("benchmark", BENCHMARKS), ("method", METHODS), ("scenario", SCENARIOS)):
         if strange := [name for name in wanted[kind] if name not in known]:
             raise unknown(kind, strange[0], known)
@@ -219,10 +215,8 @@ def _select(tables: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> list[
         if all(not names or getattr(cell.configuration, kind) in names for kind, names in wanted.items())
     ]
     if not found:
-        shown = " on ".join(", ".join(wanted[kind]) for kind in ("method", "benchmark") if wanted[kind])
-        shown += f" ({', '.join(wanted['scenario'])})" if wanted["scenario"] else ""
-        where = "run-time figure" if RUNTIME in tables else f"table {' or '.join(tables)}"
-        raise InputError(f"the paper has no number for {shown} in its {where}")
+        shown = ", ".join(name for names in wanted.values() for name in names)
+        raise InputError(f"the paper has no number for {shown} in {' or '.join(tables)}")
     return found
 
 

@@ -55,7 +55,7 @@ def ranges_of(kind: type[Method]) -> Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Where a search starts, the grids that it searches one after the other, and what is inherited from whom."""
+    """Where a search starts, the grids it searches one after the other, and the settings inherited by their method."""
 
     start: Settings
     grids: list[Grid]
@@ -77,10 +77,9 @@ class Plan:
         return [self.start] + [off] * (off != self.start)
 
     def describe(self, left: Sequence[str] = ()) -> str:
-        """What is searched, in words, but for the settings that are ``left``."""
+        """What is searched, in words, without the settings that are ``left`` out."""
         searched = {name: " ".join(map(show_value, of)) for name, of in self.ranges.items() if name not in left}
-        parts = [f"{name} from {values}" for name, values in searched.items()]
-        text = ", ".join(parts).replace("from off on", "off or on")  # "from on off" stays, which stored presets have
+        text = ", ".join(f"{name} from {values}" for name, values in searched.items())
         return text + ", one after the other" * (sum(any(name in searched for name in grid) for grid in self.grids) > 1)
 
 
@@ -142,7 +141,7 @@ def _taken(preset: Preset, names: Sequence[str]) -> Settings:
 
 
 def outdated(known: Sequence[Preset]) -> list[Preset]:
-    """Those that inherited other settings than the presets they come from have now, in the order to tune them again."""
+    """The presets whose inherited settings have changed at their source, in the order in which to tune them again."""
 
     def is_outdated(preset: Preset) -> bool:
         place = (preset.benchmark, preset.scenario)
@@ -253,7 +252,7 @@ class _Search:
     records: list[Record] = dataclasses.field(default_factory=list)  # of earlier rounds
 
     def carry_out(self, known: Sequence[Preset]) -> Tuned:
-        """What was found; ``known`` are the presets, of which one may be better."""
+        """Search, and compare what is found with the preset among those ``known``."""
         plan, name, halving = self.plan, self.limit.name, self.limit.halving
         self.on_event(Note(f"{name}: {f'searching {plan.describe()}' if plan.grids else 'nothing to search'}"))
         starts, grids = plan.starts, plan.grids
@@ -261,10 +260,7 @@ class _Search:
             starts, grids = spread(plan.start, plan.ranges, halving), []
         trials = search(starts, grids, self.seeds, self.train, self.limit) if plan.grids else []
         if trials and trials[0].diverged:
-            several = f"all {len(trials)} settings" if len(trials) > 1 else "the one setting"
-            raise InputError(
-                f"{name}: {several} that were tried diverged, so none is chosen; the runs are in the store (cclfp runs)"
-            )
+            raise InputError(f"{name}: all settings that were tried ({len(trials)}) diverged, so none is chosen")
         best = trials[0].settings if trials else plan.start
         c, tried = self.configuration(best), halving and len(trials)
         inherited = {other: list(settings) for other, settings in plan.inherited.items()}
@@ -280,8 +276,7 @@ class _Search:
         """The trial of each; all are trained together."""
         chosen = [self.configuration(settings) for settings in several]
         jobs = make_jobs(chosen, seeds, self.execution)
-        tried = [self.plan.start, *several]
-        labels = name_runs(jobs, [name for name in several[0] if len({settings[name] for settings in tried}) > 1])
+        labels = name_runs(jobs, list(self.plan.ranges))
 
         def listen(event: Event) -> None:
             self.on_event(event)
@@ -300,7 +295,7 @@ class _Search:
         return trials
 
     def _compare_with_preset(self, trials: Sequence[Trial], known: Sequence[Preset]) -> list[str]:
-        """Whether the choice was worse than a preset that was not tried, in words; nothing if that takes too long."""
+        """A doubt if a preset that was not tried is better. It is not trained if that takes too long."""
         best = trials[0]
         c = self.configuration(best.settings)
         if (preset := find_preset(c.method, c.benchmark, c.scenario, known)) is None:

@@ -11,7 +11,7 @@ from cclfp.core.workers import Died, work
 from cclfp.errors import InputError, RunError
 from cclfp.events import OnEvent, ignore
 from cclfp.report import converting
-from cclfp.report.charts import Chart, make_charts, own_charts
+from cclfp.report.charts import Chart, make_charts
 from cclfp.report.drawing import draw_figure
 from cclfp.report.tables import Content, collect
 from cclfp.report.text import render, render_page, to_csv
@@ -38,27 +38,24 @@ def write_report(
 
     The same runs give the same files, byte for byte, except for the PDFs: the order of their parts varies.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out}: expected a folder, or the name of one to be made: {error}") from error
     content = collect(store, seeds, include_diverged, on_event)
-    charts = [*make_charts(content), *own_charts(content.own)]
+    charts = make_charts(content)
     files = {Path("tables") / name: text.encode() for name, text in _render_tables(content)}
     files |= {Path("figures") / name: picture for name, picture in _render_figures(charts)}
     page = render_page(content, charts, {path.name: data for path, data in files.items()})
     files[Path("index.html")] = page.encode()  # the last, so that it is never newer than the files beside it
     try:
+        out.mkdir(parents=True, exist_ok=True)
         _claim(out, list(files), store, force)
         for name, data in files.items():
             write_atomic(out / name, data)
     except OSError as error:
-        raise InputError(f"--out {out}: the report cannot be written there: {error}") from error
+        raise InputError(f"--out {out}: expected a folder that can be written: {error}") from error
     return content, [out / name for name in files]
 
 
 def _claim(out: Path, names: Sequence[Path], store: Store, force: bool) -> None:
-    """Note in the folder which files are of the report, before they are written; refuse to replace others."""
+    """List the report's files in the folder, before they are written; refuse to replace others."""
     wanted, listed = list(map(str, names)), out / LIST
     check_output(listed, lambda head: head.startswith(LIST_BEGINS.encode()), force=force, inputs=files_of(store.path))
     known = listed.read_text(encoding="utf-8", errors="replace").splitlines()[1:] if listed.is_file() else []
@@ -79,7 +76,7 @@ def _render_tables(content: Content) -> Iterator[tuple[str, str]]:
 
 
 def _render_figures(charts: Sequence[Chart]) -> Iterator[tuple[str, bytes]]:
-    """Each figure as SVG, and as PDF and PNG, which a library writes that aborts its process when memory is short."""
+    """Each figure as SVG, PDF and PNG. The library that writes the latter aborts its process when memory is short."""
     drawn = [draw_figure(chart) for chart in charts]
     with contextlib.closing(work(converting.__file__, "convert", [{}], drawn)) as answers:
         for number, answer in answers:

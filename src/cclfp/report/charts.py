@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from cclfp.metrics import mean_std
-from cclfp.paper.numbers import FIGURES, PANELS, comparable, describe_conditions
+from cclfp.paper.numbers import FIGURES, PANELS, comparable
 from cclfp.report.styles import CHARACTER, OURS, OWN_STYLES, STYLES, TEST, TRAIN, Style
 from cclfp.report.tables import OWN, Column, Content, Table, column_title, place_title, row_name
 from cclfp.runs.record import Record
@@ -110,7 +110,7 @@ class Chart:
     category_title: str
     value_title: str
     panels: list[Panel]
-    whiskers: bool = False  # whether curves show standard deviations; dots and single bars always do
+    whiskers: bool = False  # whether standard deviations are shown
     width: float = PANEL_WIDTH  # of a panel, or more for bars with long labels
     format_value: Callable[[float], str] = short_number  # of the number beside a bar
 
@@ -127,7 +127,7 @@ class Chart:
 
     @property
     def legend(self) -> list[Series]:
-        """One series per label, of those that are drawn; none where it would say nothing."""
+        """One series per label, of those that are drawn. Bars of one series need no legend."""
         every = [series for panel in self.drawn_panels for series in panel.series if series.known]
         found = list({series.label: series for series in every}.values())
         return found if self.kind == "lines" or len(found) > 1 else []
@@ -135,26 +135,15 @@ class Chart:
     @property
     def whisker_note(self) -> str:
         """What whiskers show; empty where there are none."""
-        single = self.kind == "bars" and all(len(panel.series) == 1 for panel in self.panels)
         ours = [value for panel in self.panels for series in panel.ours for value in series.known]
-        shown = (self.whiskers or self.kind == "dots" or single) and any(value.std is not None for value in ours)
+        shown = self.whiskers and any(value.std is not None for value in ours)
         return "Whiskers: one standard deviation over our seeds, to each side of the mean." if shown else ""
 
     @property
     def empty_note(self) -> str:
-        """Which panels are not drawn, because they have no runs; empty where all are."""
+        """The panels that are not drawn, as they have no runs; empty if all are drawn."""
         titles = [panel.title for panel in self.panels if panel not in self.drawn_panels]
         return f"No runs yet: {'; '.join(titles)}." if titles else ""
-
-    def notes(self, panel: Panel) -> list[str]:
-        """The notes below a panel; they name missing values where the drawing does not show them."""
-        missing = []
-        for series in {"lines": panel.ours, "dots": panel.ours[:1], "bars": []}[self.kind]:
-            known = zip(panel.categories, series.values, strict=True)
-            if names := [name for name, value in known if value == MISSING]:
-                some = f" ({', '.join(names)})" if len(names) < len(panel.categories) else ""
-                missing += names if self.kind == "dots" else [series.label + some]
-        return [*panel.notes, f"missing: {'; '.join(missing)}"] if missing else panel.notes
 
 
 # The report's charts --------------------------------------------------------------------------------------------------
@@ -184,22 +173,27 @@ class Group(NamedTuple):
 
 
 def make_charts(content: Content) -> list[Chart]:
-    """The paper's figures, and its tables of memory sizes and components."""
+    """The paper's figures, its tables of memory sizes and components, and the charts of one's own runs."""
     accuracy, buffer, ablation = content.tables
     styles = _choose_styles([accuracy.results])
     evolution, forgetting = ([_group(accuracy, column) for column in PANELS[f]] for f in ("evolution", "forgetting"))
     mnist = _group(accuracy, ("split-mnist", "class"))
+    timed = [
+        Group(column_title(results[0].column), results, [f"Each method alone on {made}"] if made else [])
+        for made, results in comparable(content.timed)
+    ]
     return [
         _evolution("evolution", [*evolution, mnist._replace(title=f"{mnist.title} (not in the paper)")], styles),
         _bars("forgetting", forgetting),
-        _bars("runtime", _timed_alike(content.timed)),
+        _bars("runtime", timed),
         _memory("buffer", [_group(buffer, column) for column in buffer.columns], styles),
         _ablation([_group(ablation, column) for column in ablation.columns]),
+        *_own_charts(content.own),
     ]
 
 
-def own_charts(tables: Sequence[Table]) -> list[Chart]:
-    """Evolution, forgetting and run time, and accuracy by memory size where there are several; none without runs."""
+def _own_charts(tables: Sequence[Table]) -> list[Chart]:
+    """Evolution, forgetting, run time, and accuracy by memory size. A chart without runs is left out."""
     groups = [_group(table, *table.columns) for table in tables]
     places = {
         place: [result for group in several for result in group.results]
@@ -210,13 +204,13 @@ def own_charts(tables: Sequence[Table]) -> list[Chart]:
         _evolution("own-evolution", groups, styles),
         _bars("own-forgetting", groups),
         _memory("own-memory", [Group(place, results, []) for place, results in places.items()], styles),
-        _bars("own-runtime", [g._replace(notes=[*g.notes, *_mixed_conditions(g.results)]) for g in groups]),
+        _bars("own-runtime", groups),
     ]
     return [dataclasses.replace(chart, panels=chart.drawn_panels) for chart in charts if chart.drawn_panels]
 
 
 def _group(table: Table, column: Column) -> Group:
-    """A column of a table; of one's own runs those with the most seeds where there are many."""
+    """A column of a table. Of many rows of one's own, those with the most seeds are drawn."""
     title, notes = column_title(column), list[str]()
     if table.name == OWN and len(table.title) <= LONGEST:
         title = table.title
@@ -232,9 +226,9 @@ def _group(table: Table, column: Column) -> Group:
 
 
 def _choose_styles(places: Sequence[Sequence[Result]]) -> dict[str, Style]:
-    """The style of each label: a method of the paper has its own, once per place; all else one of those for users.
+    """The style of each label. A method of the paper has its own, once per place.
 
-    Of these, one that no label has yet, else one that is not in the same place, else any.
+    Any other label gets one of ``OWN_STYLES``: one that no label has, else one that is not in the same place, else any.
     """
     styles: dict[str, Style] = {}
     anyone = itertools.cycle(OWN_STYLES)
@@ -280,32 +274,11 @@ def _bars(name: str, groups: Sequence[Group]) -> Chart:
         results = group.compared if figure == "forgetting" else group.results
         series = [Series(look, label, [_value(r, itemgetter(field)) for r in results]) for look, label, field in parts]
         panels.append(Panel(group.title, [result.label for result in results], series, notes=group.notes))
-    return Chart(name, FIGURES[figure], "bars", "method", value_title, panels)
-
-
-def _timed_alike(timed: Sequence[Result]) -> list[Group]:
-    """A group per benchmark, whose times were measured under the same conditions; others do not count."""
-    groups = []
-    for column, several in itertools.groupby(timed, lambda result: result.column):
-        results = list(several)
-        made, shown = comparable(results)
-        others = [r.label for r, one in zip(results, shown, strict=True) if r.runs and not one.runs]
-        note = f"Each method alone on {made}" if made else ""
-        note += f"; left out, because they were measured under other conditions: {', '.join(others)}" if others else ""
-        groups.append(Group(column_title(column), shown, [note] if note else []))
-    return groups
-
-
-def _mixed_conditions(results: Sequence[Result]) -> list[str]:
-    """Why the times of a panel cannot be compared; nothing where they can."""
-    runs = [run for result in results for run in result.runs]
-    made = {(describe_conditions(run["environment"]), run["environment"].get("together")) for run in runs}
-    mixed = "these runs were not all made with the same device, engine and number of runs at a time"
-    return [mixed] if len(made) > 1 else []
+    return Chart(name, FIGURES[figure], "bars", "method", value_title, panels, whiskers=len(parts) == 1)
 
 
 def _memory(name: str, groups: Sequence[Group], styles: dict[str, Style]) -> Chart:
-    """Accuracy by the size of the memory, where there are several; a method without one has the same for all."""
+    """Accuracy by the size of the memory, if there are several. A method without a memory has the same for all."""
     panels = []
     for group in groups:
         sizes = sorted({size for result in group.results if (size := result.configuration.buffer) is not None})
@@ -332,7 +305,7 @@ def _ablation(groups: Sequence[Group]) -> Chart:
         ]
         panels.append(Panel(title, [row_name(result) for result in results], series, notes=notes))
     title = "What each component adds"
-    return Chart("ablation", title, "dots", "components", ACCURACY, panels)
+    return Chart("ablation", title, "dots", "components", ACCURACY, panels, whiskers=True)
 
 
 def _value(result: Result | None, measure: Measure = itemgetter("average_accuracy")) -> Value | str:

@@ -110,16 +110,13 @@ def linear_axis(low: float, high: float, count: int = 5) -> Axis:
     return Axis(ticks[0], ticks[-1], {tick: f"{tick:,g}".replace("-", "−") for tick in ticks})
 
 
-def _percentage_axis(ends: Sequence[float], count: int) -> Axis:
-    """The axis of lines or dots between these ends."""
-    low, high = max(min(ends, default=0.0), 0.0), min(max(ends, default=100.0), 100.0)
-    return linear_axis(low, high, count) if high > low else linear_axis(low - 1, high + 1, count)
-
-
-def _bar_axis(ends: Sequence[float]) -> Axis:
-    """The axis of bars, which start at 0."""
-    low, high = min(0.0, *ends), max(0.0, *ends)
-    return linear_axis(low, high if high > low else 1.0, 4)
+def _axis(ends: Sequence[float], count: int, *, bars: bool = False) -> Axis:
+    """The axis of percentages between these ends, or of bars, which start at 0."""
+    low, high = min(ends, default=0.0), max(ends, default=100.0)
+    low, high = (min(low, 0.0), max(high, 0.0)) if bars else (max(low, 0.0), min(high, 100.0))
+    if low == high:  # one value, or bars of no length
+        low, high = (0.0, 1.0) if bars else (low - 1, high + 1)
+    return linear_axis(low, high, count)
 
 
 def _stack(known: Sequence[tuple[Series, Value]]) -> Value:
@@ -155,7 +152,7 @@ def _draw_curves(chart: Chart, panel: Panel) -> Drawing:
     """Curves over the panel's positions, with marks, and the name of each curve beside its end where names fit."""
     few, named = len(panel.categories) <= FEW, _named_curves(panel)
     values = [value for series in (panel.series if few else panel.ours) for value in series.known]
-    axis = panel.axis or _percentage_axis([end for v in values for end in (v.ends if few else [v.mean])], 5)
+    axis = panel.axis or _axis([end for v in values for end in (v.ends if few else [v.mean])], 5)
     left = max(LEFT, 28 + CHARACTER * max(map(len, axis.ticks.values())))
     right = chart.panel_width - max([RIGHT, *(14 + CHARACTER * len(series.label) for series in named)])
     bottom = TOP + PLOT_HEIGHT
@@ -200,7 +197,7 @@ def _draw_curve(drawing: Drawing, chart: Chart, series: Series, marked: Sequence
 def _draw_value(drawing: Drawing, chart: Chart, series: Series, value: Value, at: float, scale: Scale) -> None:
     """The mark of a value of a curve or dot, ``at`` the position of its category, and its standard deviation."""
     lines, center, (low, high) = chart.kind == "lines", scale(value.mean), map(scale, value.ends)
-    if value.std is not None and not series.paper and (chart.whiskers or not lines):
+    if chart.whiskers and value.std is not None and not series.paper:
         ends = ("M", at, low, "V", high) if lines else ("M", low, at, "H", high)
         drawing.path(f"whisker {series.classes}", *ends, series=series)
     drawing.mark(series, *((at, center) if lines else (center, at)))
@@ -261,7 +258,7 @@ def _draw_rows(chart: Chart, panel: Panel) -> Drawing:
     rows = list(map(panel.known_at, range(len(panel.categories))))
     values = [_stack(known) for known in rows] if bars else [value for known in rows for _, value in known]
     ends = [end for value in values for end in value.ends]
-    axis = panel.axis or (_bar_axis(ends) if bars else _percentage_axis(ends, 4))
+    axis = panel.axis or _axis(ends, 4, bars=bars)
     scale = axis.scale(left, right)
     positions = [TOP + ROW_HEIGHT * (i + 0.5) for i in range(len(panel.categories))]
     drawing = Drawing(left, right, bottom, positions, chart)
@@ -270,23 +267,21 @@ def _draw_rows(chart: Chart, panel: Panel) -> Drawing:
         drawing.path("grid", "M", scale(tick), TOP, "V", bottom)
         drawing.text(scale(tick), bottom + 16, label, "mid")
     drawing.text((left + right) / 2, bottom + 31, chart.value_title, "mid")
-    for i, (y, category) in enumerate(zip(positions, panel.categories, strict=True)):
+    for i, (y, category, known) in enumerate(zip(positions, panel.categories, rows, strict=True)):
         drawing.text(left - 8, y + 4, category, "label end")
-        if bars:
-            _draw_bar(drawing, chart, panel, i, scale)
-            continue
-        for series, value in reversed(panel.known_at(i)):  # ours over the published ones
-            _draw_value(drawing, chart, series, value, y, scale)
+        if bars and known:
+            _draw_bar(drawing, chart, known, y, scale)
+        elif bars:
+            drawing.text(scale(0) + 6, y + 4, str(panel.series[0].values[i]), "missing")
+        else:
+            for series, value in reversed(known):  # ours over the published ones
+                _draw_value(drawing, chart, series, value, y, scale)
     drawing.path("axis", "M", scale(max(axis.low, 0)) if bars else left, TOP, "V", bottom)
     return drawing
 
 
-def _draw_bar(drawing: Drawing, chart: Chart, panel: Panel, i: int, scale: Scale) -> None:
+def _draw_bar(drawing: Drawing, chart: Chart, known: Sequence[tuple[Series, Value]], y: float, scale: Scale) -> None:
     """The values stacked in one bar, their sum beside it, and the standard deviation of a single one."""
-    known, y = panel.known_at(i), drawing.positions[i]
-    if not known:
-        drawing.text(scale(0) + 6, y + 4, str(panel.series[0].values[i]), "missing")
-        return
     start, total = 0.0, _stack(known)
     for series, value in known:
         left, right = sorted((scale(start), scale(start + value.mean)))
@@ -314,12 +309,13 @@ def draw_figure(chart: Chart, *, dark: bool = False) -> str:
     sheet.write(chart.title, "heading", HEADING_CHARACTER, HEADING_HEIGHT)
     sheet.height += 8
     for start in range(0, len(panels), across):
-        row = [(draw_panel(chart, panel), chart.notes(panel)) for panel in panels[start : start + across]]
-        for i, (drawing, notes) in enumerate(row):
-            for note in notes:
+        row = []
+        for i, panel in enumerate(panels[start : start + across]):
+            row.append(drawing := draw_panel(chart, panel))
+            for note in panel.notes:
                 drawing.write(note, "missing")
             sheet.put(i * (chart.panel_width + GAP), sheet.height, drawing.body)
-        sheet.height += max(drawing.height for drawing, _ in row) + 4 + GAP
+        sheet.height += max(drawing.height for drawing in row) + 4 + GAP
     if chart.legend:
         _draw_legend(chart, sheet)
     for note in filter(None, (chart.whisker_note, chart.empty_note)):

@@ -11,7 +11,7 @@ from importlib import resources
 class Style:
     """The look of a series: its colour on a light and on a dark page, its dashes and its mark.
 
-    Every colour has a contrast of at least 3:1 with its page. ``tests/report/test_report_colours.py`` computes how far
+    Every colour has a contrast of at least 3:1 with its page. ``tests/report/test_charts.py`` computes how far
     apart the colours are for readers with and without colour-blindness. Dashes and marks also tell the series apart.
     """
 
@@ -72,16 +72,9 @@ def style_sheet(styles: Iterable[Style], *, dark: bool = False) -> str:
     rules = resources.files(__package__).joinpath("templates", "chart.css").read_text(encoding="utf-8")
     for name, colour in (DARK_COLOURS if dark else LIGHT_COLOURS).items():
         rules = rules.replace(f"var(--{name})", colour)
-    return rules + _colour_rules(styles, dark)
+    return rules + series_rules(styles, dark=dark)
 
 
-def page_colours(*, dark: bool = False) -> str:
-    """The colours that the charts in a page share with it, and the rules for all series."""
-    colours = (DARK_COLOURS if dark else LIGHT_COLOURS).items()
-    return (
-        f":root{{{';'.join(f'--{name}:{colour}' for name, colour in colours)}}}\n{_colour_rules(STYLES.values(), dark)}"
-    )
-
-
-def _colour_rules(styles: Iterable[Style], dark: bool) -> str:
+def series_rules(styles: Iterable[Style], *, dark: bool = False) -> str:
+    """The rules for the colours of these series."""
     return "".join(f".{style.css_class}{{color:{style.dark if dark else style.light}}}\n" for style in styles)

@@ -1,4 +1,4 @@
-"""Tables of results, the paper's and one's own: collected from a store, and what is said about them in words."""
+"""Tables of results, the paper's and one's own: collected from a store, and described in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from cclfp.events import OnEvent, ignore
+from cclfp.events import Note, OnEvent, ignore
 from cclfp.methods import METHODS
 from cclfp.metrics import count_of
 from cclfp.paper.compare import component_worths, rank_results
@@ -41,7 +41,7 @@ ENVIRONMENT |= {n: n for n in ("engine", "precision", "threads", "cclfp", "torch
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Results in rows and columns; None where a number is not defined. One of one's own has one column."""
+    """Results in rows and columns; None where a number is not defined. Tables of one's own have one column."""
 
     name: str
     title: str
@@ -60,7 +60,7 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        """What to know about its rows: why settings that a search chose may not be the best; runs of other code."""
+        """What to know about its rows: doubts about settings that a search chose, and runs of other code."""
         doubts = [f"{result.label}: {'; '.join(result.doubts)}" for result in self.results if result.doubts]
         return doubts + explain_other_code(self.results, OTHER_CODE_RISK)
 
@@ -111,8 +111,17 @@ class Content:
 
 
 def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False, on_event: OnEvent = ignore) -> Content:
-    """The content of the report for these seeds of a store; means and curves include diverged runs on request only."""
-    records = {record["key"]: record for record in store.records()}
+    """The content of the report for these seeds of a store; means and curves include diverged runs on request only.
+
+    Bad records are left out, with a note. Where nobody listens, they are an InputError.
+    """
+    if on_event is ignore:
+        records = {record["key"]: record for record in store.records()}
+    else:
+        rows = store.rows()
+        records = {row.key: row.record for row in rows if row.record is not None}
+        if warning := store.describe_bad(rows):
+            on_event(Note(warning))
     tables = [_papers_table(name, records, seeds, include_diverged) for name in TABLES]
     timed = gather_timings(run_time_cells(), records.get)
     in_tables = {run["key"] for table in tables for result in table.results for run in result.runs}
@@ -138,7 +147,7 @@ def _papers_table(name: str, records: Mapping[str, Record], seeds: Sequence[int]
 
 
 def _is_highest(result: Result, compared: Sequence[Result], mean_of: Callable[[Result], float | None]) -> bool:
-    """Whether a mean is the highest of those compared, as displayed; none is where one is missing."""
+    """Whether a mean is the highest of those compared, as displayed. False if one of them is missing."""
     means = [round(mean, 2) for r in compared if (mean := mean_of(r)) is not None]
     return not result.is_joint and len(means) == len(compared) and round(mean_of(result) or 0.0, 2) == max(means)
 
@@ -220,7 +229,7 @@ def verdict_of(result: Result) -> str:
 
 
 def count_verdicts(results: Sequence[Result], shown: bool = False) -> dict[str, int]:
-    """How many results have each verdict; the rare ones that are ``shown`` are those that a result has."""
+    """How many results have each verdict. To be ``shown``, rare verdicts that no result has are left out."""
     verdicts = [verdict_of(result) for result in results]
     names = [name for name in VERDICTS if not shown or name in verdicts or name not in RARE_VERDICTS]
     return {name: verdicts.count(name) for name in names}
@@ -233,7 +242,7 @@ def tally(results: Sequence[Result]) -> str:
 
 
 def marks(result: Result) -> str:
-    """What follows our number: the marks of one with default hyperparameters, and of one with runs of other code."""
+    """The marks that follow our number: † for default hyperparameters, ‡ for runs of other code."""
     return UNTUNED * (result.mean is not None and not result.is_tuned) + OTHER_CODE * bool(result.other_code)
 
 
@@ -249,7 +258,7 @@ def describe_choice(result: Result) -> str:
 
 
 def row_labels(result: Result) -> list[str]:
-    """The row of a result: its name, in the table of memories after the size, in that of components with its method.
+    """The labels of a row: its name, with the size before it (memories) or the method behind it (components).
 
     >>> row_labels(Result(None, [], "w, α", table="ablation"))
     ['w, α (CCL-FP)']
@@ -265,7 +274,7 @@ def row_name(result: Result) -> str:
 
 
 def place_title(result: Result) -> str:
-    """What a run was trained on, whatever its memory."""
+    """What a run was trained on, without the size of its memory."""
     c = result.configuration
     protocol = [f"{name}={v}" for name in ("batch", "epochs") if (v := getattr(c, name)) != PROTOCOL[name]]
     return ", ".join([column_title(result.column), *describe_protocol(c), *protocol])

@@ -1,4 +1,4 @@
-"""What is written: tables as Markdown, LaTeX that can be pasted into a paper, and CSV; and the page.
+"""Writes tables as Markdown, as LaTeX that can be pasted into a paper and as CSV; and the page.
 
 The page is one self-contained HTML file that works without a network. Without scripts it shows all tables and charts,
 one below the other, and can save them; sorting, the details of a number and the values under the pointer need scripts.
@@ -88,7 +88,7 @@ def to_csv(several: Sequence[Table]) -> str:
 
 
 def _fields(table: Table, result: Result) -> dict[str, Any]:
-    """The values of a line by column, which are others for the paper's tables than for one's own."""
+    """The values of a line by column. Tables of one's own have other columns than the paper's."""
     c, standing, is_papers = result.configuration, result.standing, table.name != OWN
     published_mean, published_std = result.published or (None, None)
     beside_papers = {
@@ -173,7 +173,7 @@ def render_page(content: Content, charts: Sequence[Chart], files: Mapping[str, b
 
 
 def row_group(result: Result) -> int | str | None:
-    """Equal for rows that stand together: of one memory size, or the bounds, the paper's own and the other methods."""
+    """The group of a row: its memory size; else the bounds, the paper's own methods or the others."""
     c = result.configuration
     return c.buffer if result.table == "buffer" else METHOD_GROUPS.get(c.method)
 
@@ -190,7 +190,7 @@ def data_url(data: bytes, media_type: str) -> str:
 
 
 def hover_data(chart: Chart, panel: Panel, drawn: Drawing) -> dict[str, Any]:
-    """The values at every category of a panel, for the tooltip: the largest first, with those of the seeds."""
+    """The values at every category of a panel, for the tooltip: the largest first, with the value of each seed."""
     stops = []
     for i, (at, category) in enumerate(zip(drawn.positions, panel.categories, strict=True)):
         titles = {"evolution": f"after {category} task{'s' * (category != '1')}", "buffer": f"{category} examples"}
@@ -211,7 +211,7 @@ def cell_id(result: Result) -> str:
 
 
 def _cells(content: Content) -> dict[str, dict[str, Any]]:
-    """The details of every number, by the identifier of its cell; for one's own of the number of the table and row."""
+    """The details of every number by the identifier of its cell; of one's own by the numbers of table and row."""
     cells = {cell_id(result): _details(result, content) for result in content.results}
     for i, table in enumerate(content.own):
         cells |= {f"own/{i}/{j}": _details(result, content, table) for j, result in enumerate(table.results)}

@@ -55,22 +55,13 @@ def read_checkpoint(path: Path, job: Job) -> tuple[Job, Any]:
     if saved["code"] != (here := code(job.configuration.to_dict())):
         theirs, ours = in_words(saved["code"]), in_words(here)
         raise InputError(f"it was made with other training code or another torch: {theirs}; this is {ours}")
-    made = {name: saved["engine"][name] for name in MADE_WITH}
-    for name, made_with in made.items():
-        asked = str(getattr(job.execution, name)).partition(":")[0]  # cuda:0,2 is cuda
-        if name != "threads" and asked not in ("auto", made_with):
-            raise InputError(f"it was made with {name} {made_with}, not with the {asked} asked for")
-    job = job.with_unchecked(**made)
+    for name in ("engine", "precision", "device"):
+        made, asked = saved["engine"][name], str(getattr(job.execution, name)).partition(":")[0]  # cuda:0,2 is cuda
+        if asked not in ("auto", made):
+            raise InputError(f"it was made with {name} {made}, not with the {asked} asked for")
+    job = job.with_unchecked(**{name: saved["engine"][name] for name in MADE_WITH})
     job.execution.check_on(pick_device(job.execution.device))
     return job, saved["replica"]
-
-
-def put_aside(path: Path) -> Path:
-    """Keep a damaged checkpoint under another name, in the place of an earlier one of its run."""
-    try:
-        return path.replace(path.with_suffix(".damaged"))
-    except OSError as error:
-        raise InputError(f"the damaged checkpoint {path} cannot be set aside: {reason_of(error)}") from error
 
 
 def remove_left_overs(folder: Path, learners: Path | None = None, stored: Iterable[str] = ()) -> None:
@@ -107,7 +98,7 @@ def hold(path: Path, waiting: Note | None = None, on_event: OnEvent = ignore) ->
         yield lock.is_locked
     finally:
         if lock.is_locked:
-            remove_file(path)  # but Windows keeps files that are open
+            remove_file(path)
             lock.release(force=True)
 
 
@@ -117,6 +108,4 @@ def _acquire(lock: BaseFileLock, blocking: bool) -> None:
         with contextlib.suppress(Timeout):
             lock.acquire(blocking=blocking)
     except OSError as error:
-        where = error.filename or lock.lock_file
-        what = f"{where} cannot be locked" if where == lock.lock_file else f"checkpoints cannot be kept in {where}"
-        raise InputError(f"{what}: {reason_of(error)}") from error
+        raise InputError(f"no lock can be kept at {error.filename or lock.lock_file}: {reason_of(error)}") from error

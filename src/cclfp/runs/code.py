@@ -1,7 +1,7 @@
-"""The code that the numbers of a run depend on, as a fingerprint: records and checkpoints have that of their code.
+"""The fingerprint of the code that the numbers of a run depend on, which records and checkpoints have.
 
-It is of the syntax trees of all files that train, but of the methods only of the run's own, with what it imports of
-the others. Comments, docstrings, the texts of errors, line breaks and the version of Python do not count.
+It covers the syntax trees of all files that train. Of the methods it covers the run's own and those that it imports.
+Comments, docstrings, the texts of errors, line breaks and the version of Python do not count.
 """
 
 from __future__ import annotations
@@ -23,15 +23,12 @@ from cclfp.methods import METHODS
 from cclfp.runs.record import Record
 
 PACKAGE = Path(__file__).parents[1]
-# The folders and files that train. What a run is comes from its configuration, which its key is of.
+# The folders and files that train. What a run is comes from its configuration, which is part of its key.
 FILES = ("losses.py", "metrics.py", "schedules.py", "transforms.py", "runs/training.py")
 TRAINS = ("core/", "data/", "engine/", "learner/", "nets/", "streams/", *FILES)
-# Files in these folders that no number depends on.
-NEUTRAL = ("core/files.py", "core/workers.py", "learner/use_images.py", "streams/pictures.py")
 OTHER_CODE = "‡"  # marks numbers that other code than this has made
 OTHER_CODE_RISK = "their numbers may not be those of this code"
 OTHER_CODE_HINT = f"{OTHER_CODE_RISK}; --other-code retrain trains them again"
-MOST_VERSIONS = 3  # that a message names
 
 
 def code(configuration: Mapping[str, Any]) -> dict[str, str]:
@@ -63,10 +60,8 @@ def made_by(record: Record) -> str:
 def describe_other_code(records: Collection[Record]) -> str:
     """How many of these runs are of other code, and of which versions; empty if none is."""
     others = [made_by(record) for record in records if is_other_code(record)]
-    versions = list(dict.fromkeys(others))
-    shown = "; ".join(versions[:MOST_VERSIONS])
-    shown += f"; {more} more" if (more := len(versions[MOST_VERSIONS:])) else ""
-    return f"{len(others)} of {len(records)} runs are of other code ({shown})" if others else ""
+    versions = "; ".join(dict.fromkeys(others))
+    return f"{len(others)} of {len(records)} runs are of other code ({versions})" if others else ""
 
 
 @functools.cache
@@ -74,7 +69,7 @@ def commit() -> str | None:
     """The commit this code is at, with a + where the package was changed; None where it is not in a git checkout."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(PACKAGE), *arguments]
+        command = ["git", "--no-optional-locks", "-C", str(PACKAGE), *arguments]  # a kill would leave them
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
@@ -92,7 +87,7 @@ def device_name(device: str) -> str:
     information = Path("/proc/cpuinfo")
     text = information.read_text(errors="replace") if information.exists() else ""
     named = re.search(r"^model name\s*: (\S.*)", text, re.MULTILINE)
-    return named[1] if named else platform.processor() or platform.machine()
+    return named[1] if named else platform.machine()
 
 
 @functools.cache
@@ -103,14 +98,9 @@ def fingerprint(method: str | None, package: Path = PACKAGE) -> str:
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
-        if trains(name) or name in own:
+        if name.startswith(TRAINS) or name in own:
             digest.update(f"{name}\0{read_code(path)}\0".encode())
     return digest.hexdigest()[:16]
-
-
-def trains(file: str) -> bool:
-    """Whether numbers depend on a file, which is no method's."""
-    return file.startswith(TRAINS) and file not in NEUTRAL
 
 
 def _with_imported_methods(names: set[str], package: Path) -> set[str]:
@@ -136,8 +126,10 @@ def _shape_of(part: Any) -> str:
     Newer versions of Python have more fields. Constants that stand alone, such as docstrings, are prose. Strings are
     written in ASCII, because versions do not agree on which characters can be printed.
     """
+    if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
+        return ""
     if isinstance(part, list):
-        return ", ".join(_shape_of(one) for one in part if not _is_prose(one))
+        return ", ".join(filter(None, map(_shape_of, part)))
     if not isinstance(part, ast.AST):
         return ascii(part)
     fields = {name: value for name, value in ast.iter_fields(part) if name != "ctx" and value is not None}
@@ -147,7 +139,3 @@ def _shape_of(part: Any) -> str:
         fields["exc"] = part.exc.func
     shapes = {name: shape for name, value in fields.items() if (shape := _shape_of(value))}
     return f"{type(part).__name__}({', '.join(f'{name}={shape}' for name, shape in shapes.items())})"
-
-
-def _is_prose(statement: Any) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

@@ -22,7 +22,7 @@ from cclfp.streams.benchmarks import BENCHMARKS, MOST_CLASSES, Benchmark, ClassO
 # What is the same for all settings of a method where it is trained.
 PLACE = ("method", "method_file", "buffer", "benchmark", "scenario", "class_order", "tasks", "backbone")
 SHOWN = 8  # characters of a file's checksum
-# What refer makes of a user's file; its path has no characters that a terminal or a database would not take.
+# The form of what refer makes of a user's file. Its path has only characters that terminals and databases accept.
 FILE = {"file": r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\.py", "object": r"[^\W\d]\w*", "sha256": "[0-9a-f]{64}"}
 
 
@@ -82,7 +82,7 @@ class Configuration:
     def _check_memory(self, kind: type[Method] | None) -> None:
         """``buffer`` and ``replay`` are numbers exactly where the method has a memory and replays from it."""
         has_memory = self.buffer is not None if kind is None else kind.schedule is not None
-        has_replay = (has_memory and self.replay is not None) if kind is None else replays(kind)
+        has_replay = has_memory and (self.replay is not None if kind is None else replays(kind))
         for name, wanted in (("buffer", has_memory), ("replay", has_replay)):
             if wanted:
                 check_whole(name, getattr(self, name), at_least=1)
@@ -143,12 +143,11 @@ class Configuration:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Configuration:
         """From the form in records, which may be older than a setting; InputError names the value that is wrong."""
-        values, names = {**USUAL, **values}, {field.name for field in dataclasses.fields(cls)}
-        if lacking := ", ".join(sorted(names - values.keys())):
-            raise InputError(f"its configuration lacks {lacking}: it was written by another cclfp")
-        if strange := ", ".join(map(shown, sorted(values.keys() - names, key=str))):
-            raise InputError(f"its configuration has {strange}, which is not a setting: another cclfp wrote it")
-        return cls(**values)
+        try:
+            return cls(**{**USUAL, **values})
+        except TypeError as error:
+            what = str(error).removeprefix("Configuration.__init__() ")
+            raise InputError(f"its configuration was written by another cclfp: {what}") from error
 
     def key(self, seed: int) -> str:
         """The key of a run: the same for the same run, on every machine."""
@@ -224,10 +223,8 @@ def show_value(value: float) -> str:
 
 def method_labels(configurations: Sequence[Configuration]) -> list[str]:
     """The name of the method of each configuration; ``half@3fa2b1c0`` where several versions have one name."""
-    versions: dict[str, set[str]] = {}
-    for c in configurations:
-        versions.setdefault(c.method, set()).add(c.method_version)
-    return [c.method_version if len(versions[c.method]) > 1 else c.method for c in configurations]
+    names = [method for method, _ in {(c.method, c.method_version) for c in configurations}]
+    return [c.method_version if names.count(c.method) > 1 else c.method for c in configurations]
 
 
 # -- values from files --------------------------------------------------------------------------------------------
@@ -236,16 +233,11 @@ def method_labels(configurations: Sequence[Configuration]) -> list[str]:
 def expect(name: str, value: Any, fine: bool, expected: str) -> None:
     """InputError for a value that is not what was expected."""
     if not fine:
-        raise InputError(f"{name} is {shown(value)}: expected {expected}")
-
-
-def shown(value: Any, length: int = 60) -> str:
-    """A value as JSON, shortened where it is long."""
-    try:
-        text = json.dumps(value, default=repr)
-    except RecursionError:
-        return "nested too deeply"
-    return text if len(text) < length else text[:length] + "..."
+        try:
+            shown = json.dumps(value, default=repr)
+        except RecursionError:
+            shown = "nested too deeply"
+        raise InputError(f"{name} is {shown if len(shown) < 60 else f'{shown[:60]}...'}: expected {expected}")
 
 
 def is_whole(value: Any) -> TypeGuard[int]:

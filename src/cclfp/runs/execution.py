@@ -18,30 +18,21 @@ from typing import Any, cast
 from cclfp.core.arguments import check_whole
 from cclfp.core.workers import cores
 from cclfp.errors import InputError, unknown
-from cclfp.runs.fields import documented, option
+from cclfp.runs.problem import documented, option
 
 ENGINES = {"eager": ("cpu", "cuda"), "traced": ("cpu",), "graph": ("cuda",)}  # and the devices they are for
 GONE = "compiled"  # an engine of earlier versions
 PRECISIONS = ("float32", "tf32", "bf16")
 DEVICES = ("cpu", "cuda")
-NAMES = {
-    "engine": ("auto", *ENGINES),
-    "precision": ("auto", *PRECISIONS),
-    "other_code": ("use", "retrain"),
-}
-MADE_WITH = ("engine", "precision", "threads", "device")  # what records and checkpoints say about a training
+NAMES = {"engine": ("auto", *ENGINES), "precision": ("auto", *PRECISIONS), "other_code": ("use", "retrain")}
+MADE_WITH = ("engine", "precision", "device", "threads")  # what records and checkpoints say about a training
 PATHS = ("store", "save", "checkpoints")
 
 
-@documented()
+@documented
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """How and where runs are trained, and where their results are kept. Wrong values are refused at once.
-
-    Parameters
-    ----------
-    {fields}
-    """
+    """How and where runs are trained, and where their results are kept. Wrong values are refused at once."""
 
     device: str = option(
         "auto",
@@ -96,8 +87,7 @@ class Execution:
 
         seconds, share = cast(Any, self.checkpoint_every), cast(Any, self.gpus_per_cohort)
         paths = {name: getattr(self, name) for name in PATHS}
-        if paths["store"] is None:
-            paths["store"] = default_store()
+        paths["store"] = default_store() if paths["store"] is None else paths["store"]
         is_share = share is None or (isinstance(share, numbers.Real) and 0 < float(share) <= 1)
         for name, fine, expected in (
             ("checkpoint_every", isinstance(seconds, numbers.Real) and float(seconds) >= 0, "seconds, 0 or more"),
@@ -109,7 +99,7 @@ class Execution:
             if not fine:
                 raise InputError(f"{name}={getattr(self, name)!r}: expected {expected}")
         again = "fresh" if self.fresh else "other_code=retrain" if self.other_code == "retrain" else ""
-        if self.shard is not None and again:
+        if self.part is not None and again:
             raise InputError(f"{again} does not go with shard: use an empty store")
         if self.engine == GONE:
             raise InputError(f"there is no engine {GONE!r} any more: traced has taken its place")
@@ -123,7 +113,6 @@ class Execution:
             checkpoint_every=float(seconds),
             gpus_per_cohort=None if share is None else float(share),
         )
-        _ = self.part  # the shard
         if self.ray_address is None:
             self.check_on(pick_device(self.device))
             if self.threads > cores():
@@ -170,9 +159,9 @@ class Execution:
 
     @property
     def checkpoint_folder(self) -> Path:
-        from cclfp.runs.store import checkpoints_of
-
-        return checkpoints_of(self.store) if self.checkpoints is None else self.checkpoints
+        """The folder of the checkpoints of unfinished runs."""
+        beside_store = self.store.with_name(self.store.name + ".checkpoints")
+        return beside_store if self.checkpoints is None else self.checkpoints
 
     @property
     def part(self) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ import reprlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from cclfp.core.arguments import check_whole
 from cclfp.core.files import read_tensors
@@ -30,21 +30,8 @@ LARGEST_COHORT = {"cpu": 64, "cuda": 500}  # jobs; each of them holds a lock fil
 ENOUGH_FOR_A_GPU = 100  # jobs; more of them together are hardly cheaper per job (bench/RESULTS.md)
 ROUNDS = 2  # cohorts per worker that a large grid is cut into, so that the workers end at about the same time
 # The cost of a step relative to ER's, from bench/RESULTS.md (Split MNIST). GEM's is for its first task and grows.
-COSTS = {
-    "joint": 0.9,
-    "finetune": 0.9,
-    "si": 1.5,
-    "lwf": 1.3,
-    "er": 1.0,
-    "gem": 0.8,
-    "a-gem": 3.7,  # with 256 reference examples, which bench/RESULTS.md does not have
-    "icarl": 1.6,
-    "fdr": 1.3,
-    "hal": 3.9,
-    "ccl-fp": 1.6,
-    "ccl-fp+": 1.8,
-}
-OWN = 1.5  # of a user's own method: unknown
+COSTS = {"joint": 0.9, "finetune": 0.9, "er": 1.0, "gem": 0.8, "a-gem": 3.7, "hal": 3.9}
+OTHER = 1.5  # of the other methods, from 1.3 to 1.8, and of a user's own, where it is unknown
 RESNET = 10.0  # the cost of a step of ResNet18 relative to the MLP's, on a GPU; on a CPU it is far more
 
 
@@ -85,34 +72,31 @@ class Job:
         """Whether a record in the store makes room for that of this job."""
         return self.execution.fresh or (self.execution.other_code == "retrain" and is_other_code(record))
 
-    def has_learner(self) -> bool:
-        """Whether the learner is saved, where that is asked for. InputError where its file is none of this run."""
-        return self.learner_file is None or self._saved_learner() is not None
+    def has_learner(self, *, to_replace: bool = False) -> bool:
+        """Whether the learner is saved, where that is asked for.
 
-    def check_learner(self) -> None:
-        """InputError where training would replace a learner that has learned more since, or another file."""
-        saved, c = self._saved_learner(), self.configuration
-        tasks = 1 if c.kind.joint else c.num_tasks
-        if saved is not None and not self.execution.force and (saved["in_task"] or saved["tasks_done"] != tasks):
-            self._refuse_learner(f"has learned more since its run of {tasks} tasks")
-
-    def _saved_learner(self) -> dict[str, Any] | None:
-        """What the learner's file holds; None where there is none, or one that may be replaced whatever it is."""
+        InputError where its file is none of this run or, if it is ``to_replace``, has learned more since; not with
+        ``force``.
+        """
         path, c = self.learner_file, self.configuration
         if path is None or not path.exists():
-            return None
+            return path is None
         try:
             saved, reason = read_tensors(path, LEARNER), ""
         except InputError as error:
             saved, reason = {}, f" ({error})"
-        wanted = {"method": c.method, "scenario": c.scenario, "seed": self.seed}
-        if wanted.items() <= saved.items():
-            return saved
-        return None if self.execution.force else self._refuse_learner(f"is not the learner of this run{reason}")
-
-    def _refuse_learner(self, what: str) -> NoReturn:
+        tasks = 1 if c.kind.joint else c.num_tasks
+        is_ours = {"method": c.method, "scenario": c.scenario, "seed": self.seed}.items() <= saved.items()
+        if not is_ours:
+            what = f"is not the learner of this run{reason}"
+        elif to_replace and (saved["in_task"] or saved["tasks_done"] != tasks):
+            what = f"has learned more since its run of {tasks} tasks"
+        else:
+            return True
+        if self.execution.force:
+            return is_ours
         hint = "move it away, save the learners elsewhere, or replace it with --force"
-        raise InputError(f"{self.learner_file} {what}: {hint}")
+        raise InputError(f"{path} {what}: {hint}")
 
 
 def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], execution: Execution) -> list[Job]:
@@ -153,11 +137,10 @@ def seeds_in_words(seeds: Sequence[int]) -> str:
     >>> seeds_in_words([100]), seeds_in_words([100, 101]), seeds_in_words([0, 3, 7]), seeds_in_words(range(5))
     ('seed 100', 'seeds 100 and 101', 'seeds 0, 3 and 7', 'seeds 0 to 4')
     """
-    if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
-        return f"seeds {seeds[0]} to {seeds[-1]}"
-    return f"seeds {', '.join(map(str, seeds[:-1]))} and {seeds[-1]}"
+    *others, last = seeds
+    if len(others) > 1 and list(seeds) == list(range(seeds[0], last + 1)):
+        return f"seeds {seeds[0]} to {last}"
+    return f"seeds {', '.join(map(str, others))} and {last}" if others else f"seed {last}"
 
 
 def into_cohorts(jobs: Sequence[Job], workers: int, device: str) -> list[list[Job]]:
@@ -184,11 +167,9 @@ def _is_eager(job: Job, device: str) -> bool:
     """Whether the job is trained by itself, as far as that is known before its network is made."""
     from cclfp.engine.cohort import choose_engine
 
-    c = job.configuration
-    if job.execution.engine != "auto":
-        return job.execution.engine == "eager"
+    c, engine = job.configuration, job.execution.engine
     normalised = _backbone(c).get("name", "mlp") != "mlp"
-    return choose_engine(device, steps(c), normalised=normalised) == "eager"
+    return (choose_engine(device, steps(c), normalised=normalised) if engine == "auto" else engine) == "eager"
 
 
 # -- how much work a run is ---------------------------------------------------------------------------------------
@@ -199,28 +180,25 @@ def cost_of(jobs: Iterable[Job]) -> float:
     return sum(cost(job.configuration) for job in jobs)
 
 
-def steps(configuration: Configuration) -> int:
+def steps(c: Configuration) -> int:
     """The number of steps of a run, at least 1, without the incomplete minibatches at the ends of tasks."""
-    benchmark = get_benchmark(configuration.benchmark)
-    examples = get_dataset(benchmark.dataset).arrays["train_labels"].shape[0]
-    if benchmark.domains is not None:
-        examples = DOMAIN_IMAGES * configuration.num_tasks
-    return max(1, configuration.epochs * examples // configuration.batch)
+    benchmark = get_benchmark(c.benchmark)
+    of_dataset = get_dataset(benchmark.dataset).arrays["train_labels"].shape[0]
+    examples = of_dataset if benchmark.domains is None else DOMAIN_IMAGES * c.num_tasks
+    return max(1, c.epochs * examples // c.batch)
 
 
-def cost(configuration: Configuration) -> float:
+def cost(c: Configuration) -> float:
     """How much work a run is, in steps of ER on an MLP: an estimate, to begin with the longest."""
-    step = COSTS.get(configuration.method, OWN)
-    if configuration.method == "gem":
-        step *= 1 + (configuration.num_tasks - 1) / 2
-    return steps(configuration) * step * (1 if _backbone(configuration).get("name") == "mlp" else RESNET)
+    grown = 1 + (c.num_tasks - 1) / 2 if c.method == "gem" else 1
+    return steps(c) * COSTS.get(c.method, OTHER) * grown * (1 if _backbone(c).get("name") == "mlp" else RESNET)
 
 
 def _backbone(configuration: Configuration) -> Mapping[str, Any]:
     return configuration.backbone or parse_backbone(get_benchmark(configuration.benchmark).backbone)
 
 
-# -- parts of a grid for processes that know nothing of each other, such as the tasks of a Slurm array ------------
+# -- parts of a grid, for processes that do not communicate, such as the tasks of a Slurm array ---------------------
 
 
 def take_shard(jobs: Sequence[Job]) -> list[Job]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Union
 
 import torch
 
@@ -15,21 +15,13 @@ from cclfp.runs import training
 from cclfp.runs.execution import Execution, pick_cards, visible_as
 from cclfp.runs.jobs import Job
 
+if TYPE_CHECKING:
+    from cclfp.runs.ray import RayCluster
+
 BYTES_PER_CUDA_RUN = 4 << 30  # of a GPU's memory that one run of the eager engine may need
-
-
-class Executor(Protocol):
-    """Trains cohorts of jobs, ``workers`` of them at the same time, on this machine or on a cluster.
-
-    ``device`` is what it trains on, cpu or cuda. ``run`` passes on events as they come. Every run ends in a Finished or
-    a Failed event; an exception, also one that ``on_event`` raises, cancels what still runs.
-    """
-
-    @property
-    def workers(self) -> int: ...
-    @property
-    def device(self) -> str: ...
-    def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None: ...
+# What trains cohorts of jobs: it has ``workers``, how many of them at the same time; ``device``, cpu or cuda; and
+# ``run``, after which every run has ended in a Finished or a Failed event. An exception of the listener ends all.
+Executor = Union["Pool", "RayCluster"]
 
 
 @contextlib.contextmanager
@@ -44,13 +36,12 @@ def make_executor(execution: Execution) -> Iterator[Executor]:
         yield RayCluster(execution, ray)
 
 
-def local_executor(execution: Execution, *, one_at_a_time: bool = False) -> Pool:
+def local_executor(execution: Execution) -> Pool:
     """The executor for this machine: cohorts are trained side by side on its cores, or on each of its GPUs."""
-    cards = pick_cards(execution.device)
-    if not cards:
-        return Pool(1 if one_at_a_time else max(1, cores() // execution.threads))
-    places = cards[:1] if one_at_a_time else cards * cohorts_per_card(execution, cards)
-    return Pool(len(places), places)
+    if cards := pick_cards(execution.device):
+        places = cards * cohorts_per_card(execution, cards)
+        return Pool(len(places), places)
+    return Pool(max(1, cores() // execution.threads))
 
 
 def cohorts_per_card(execution: Execution, cards: Sequence[int]) -> int:
@@ -91,11 +82,9 @@ class Pool:
         with contextlib.closing(work(training.__file__, "train_cohort", environments, pieces)) as answers:
             for number, answer in answers:
                 if isinstance(answer, Died):
-                    how = f"not trained, since no worker process could start (the last one {answer.how})"
-                    if answer.has_started:
-                        how = f"its process {answer.how}. The same command continues from the last checkpoint"
+                    text = f"its process {answer.how}. The same command continues from the last checkpoint"
                     for key in left[number]:
-                        on_event(Failed(key, RunError(how)))
+                        on_event(Failed(key, RunError(text)))
                     continue
                 if isinstance(answer, Finished | Failed):
                     left[number].pop(answer.key, None)  # a run may do both

@@ -1,17 +1,53 @@
-"""What is learned: a benchmark, the paper's or a user's own images, and how its stream and its learner are made."""
+"""What is learned: a benchmark, the paper's or a user's own images, and how its stream and its learner are made.
+
+Its fields, and those of :class:`Execution`, are options of the commands and keywords of the functions. The help stands
+at the field.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from cclfp.runs.fields import option
+from cclfp.errors import InputError
 
 MEMORY = 200  # examples that the replay memory holds by default, as in the paper
 
+T = TypeVar("T")
 
+
+def option(default: Any, help: str, metavar: str | None = None) -> Any:
+    """A field with the help and the metavar that the command shows."""
+    return dataclasses.field(default=default, metadata={"help": help, "metavar": metavar})
+
+
+def documented(kind: type[T]) -> type[T]:
+    """The dataclass with the help of its fields in its docstring."""
+    fields = [f"    {field.name}: {field.metadata['help']}\n" for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    kind.__doc__ = f"{kind.__doc__}\n\n{''.join(fields)}"
+    return kind
+
+
+def field_names(kind: type) -> list[str]:
+    """The names of a dataclass's fields."""
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def from_keywords(kind: type[T], given: T | None, keywords: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
+    """An instance of a dataclass, ``given`` or made of the keywords that are its fields, and the other keywords."""
+    fields = {name: value for name, value in keywords.items() if name in field_names(kind)}
+    argument = kind.__name__.lower()
+    if given is not None and not isinstance(given, kind):
+        raise InputError(f"{argument}={given!r}: expected a cclfp.{kind.__name__}")
+    if given is not None and (beside := [name for name, value in fields.items() if value is not None]):
+        raise InputError(f"give {', '.join(beside)} as part of {argument}, not beside it")
+    others = {name: value for name, value in keywords.items() if name not in fields}
+    return kind(**fields) if given is None else given, others
+
+
+@documented
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """All that a run depends on, except the method, its settings and the seed: a benchmark or images, and the rest."""

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent import futures
@@ -35,11 +34,19 @@ from cclfp.streams import get_benchmark
 
 CONNECT_SECONDS = 10.0
 RETRIES = 3  # times that a cohort is trained again because its process or its node was lost
-AHEAD = 32  # cohorts that are submitted before there is room for them, so that no node waits for the driver
+AHEAD = 32  # cohorts that are submitted before there is room for them, so that no node, also a new one, has to wait
 WAIT = 0.1  # seconds that Ray waits for an answer: it does not notice signals meanwhile
-LOOK_EVERY = 5.0  # seconds between two looks at what the nodes have room for
 PATIENCE = 10.0  # seconds to wait for the end of cancelled tasks
 ANSWER_EVERY = 0.25  # seconds between two answers of a node
+
+
+@dataclasses.dataclass
+class _Sent:
+    """A cohort that was submitted."""
+
+    left: dict[str, Job]  # those that have neither finished nor failed, by key
+    attempt: int = 1
+    node: str = "a node"  # its name as soon as it is known, or that of the attempt before
 
 
 class RayCluster:
@@ -47,6 +54,8 @@ class RayCluster:
 
     def __init__(self, execution: Execution, ray: Any) -> None:
         self.execution, self.ray = execution, ray
+        self.running: dict[Any, _Sent] = {}  # by the stream of a task's answers
+        self.datasets: dict[str, list[Any]] = {}  # those that a node lacked, in Ray's object store
 
     @functools.cached_property
     def device(self) -> str:
@@ -59,16 +68,13 @@ class RayCluster:
 
     @property
     def workers(self) -> int:
-        if room := self.room():
-            return room
-        wanted = f"{self.execution.threads} CPUs" + (f" and {self._share:g} GPUs" if self._share else "")
-        found = "; ".join(f"{name} has {cpus:g} CPUs, {gpus:g} GPUs" for name, cpus, gpus in self._nodes())
-        raise InputError(f"on={self.execution.on!r}: a cohort needs {wanted}, and no node has them ({found})")
-
-    def room(self) -> int:
         """How many cohorts the nodes that are alive can train at the same time."""
-        threads, per_gpu = self.execution.threads, int(1 / self._share) if self._share else 0
-        return sum(int(min(cpus // threads, per_gpu * gpus if per_gpu else cpus)) for _, cpus, gpus in self._nodes())
+        threads, per_gpu, nodes = self.execution.threads, int(1 / self._share) if self._share else 0, self._nodes()
+        if room := sum(int(min(cpus // threads, per_gpu * gpus if per_gpu else cpus)) for _, cpus, gpus in nodes):
+            return room
+        wanted = f"{threads} CPUs" + (f" and {self._share:g} GPUs" if self._share else "")
+        found = "; ".join(f"{name} has {cpus:g} CPUs, {gpus:g} GPUs" for name, cpus, gpus in nodes)
+        raise InputError(f"on={self.execution.on!r}: a cohort needs {wanted}, and no node has them ({found})")
 
     @property
     def _share(self) -> float:
@@ -93,39 +99,20 @@ class RayCluster:
             with contextlib.redirect_stdout(stdout):
                 on_event(event)
 
-        folder, store = self.execution.checkpoint_folder, Store(self.execution.store)
+        self.store, self.on_event = Store(self.execution.store), pass_on
+        self.note = functools.cache(lambda text: pass_on(Note(text)))  # once per text: all nodes may say the same
+        folder = self.execution.checkpoint_folder
         waiting = Note(f"another process trains on a cluster with {folder}: waiting for it")
         with contextlib.redirect_stdout(sys.stderr), hold(folder / CLUSTER_LOCK, waiting, pass_on):
-            missing = [[job for job in jobs if not finish_stored(job, store, pass_on)] for jobs in cohorts]
-            _Driver(self, store, pass_on).run([jobs for jobs in missing if jobs])
+            missing = [[job for job in jobs if not finish_stored(job, self.store, pass_on)] for jobs in cohorts]
+            self._train(deque(jobs for jobs in missing if jobs))
 
-
-@dataclasses.dataclass
-class _Sent:
-    """A cohort that was submitted."""
-
-    left: dict[str, Job]  # those that have neither finished nor failed, by key
-    attempt: int = 1
-    node: str = ""  # as soon as it is known
-    lost_on: str = ""  # the node of the attempt before
-
-
-class _Driver:
-    """Submits cohorts, stores the records that come back, and submits again what is lost."""
-
-    def __init__(self, cluster: RayCluster, store: Store, on_event: OnEvent) -> None:
-        self.cluster, self.ray, self.store, self.on_event = cluster, cluster.ray, store, on_event
-        self.running: dict[Any, _Sent] = {}  # by the stream of a task's answers
-        self.datasets: dict[str, list[Any]] = {}  # those that a node lacked, in Ray's object store
-        self.note = functools.cache(lambda text: on_event(Note(text)))  # once per text: all nodes may say the same
-        self.room, self.last_look = 0, -LOOK_EVERY
-
-    def run(self, cohorts: Sequence[Sequence[Job]]) -> None:
-        waiting = deque(cohorts)
+    def _train(self, waiting: deque[list[Job]]) -> None:
+        """Submit cohorts, store the records that come back, and submit again what is lost."""
+        most = 2 * self.workers + AHEAD
         try:
             while waiting or self.running:
-                self._look()
-                while waiting and len(self.running) < self.room + AHEAD:
+                while waiting and len(self.running) < most:
                     self._submit(_Sent({job.key: job for job in waiting.popleft()}))
                 for answers in self.ray.wait([*self.running], timeout=WAIT)[0]:
                     self._read(answers)
@@ -136,17 +123,11 @@ class _Driver:
                 self.ray.cancel(answers, force=True)
             if ends := [answers.completed() for answers in self.running]:
                 self.ray.wait(ends, num_returns=len(ends), timeout=PATIENCE)
-
-    def _look(self) -> None:
-        """See how many cohorts the nodes have room for: nodes join and leave."""
-        if time.monotonic() - self.last_look >= LOOK_EVERY:
-            self.last_look, self.room = time.monotonic(), self.cluster.room()
-            if not self.room:
-                self.note("no node of the cluster has room for a cohort: waiting for one")
+            self.running.clear()
 
     def _submit(self, sent: _Sent) -> None:
-        order = order_of(list(sent.left.values()), self.cluster.device, sent.attempt)
-        self.running[self.cluster.task.remote(order, self.datasets.get(order.dataset, []))] = sent
+        order = order_of(list(sent.left.values()), self.device)
+        self.running[self.task.remote(order, self.datasets.get(order.dataset, []))] = sent
 
     def _read(self, answers: Any) -> None:
         """Read what a task answers next, or how it has ended."""
@@ -157,19 +138,19 @@ class _Driver:
             del self.running[answers]
             self._end(sent, error)
             return
-        for event in answer:
-            self._pass_on(sent, event)
+        if isinstance(answer, str):
+            if sent.attempt > 1:
+                text = f"its process on {sent.node} was lost: attempt {sent.attempt} on {answer}"
+                self.on_event(Note(text, next(iter(sent.left))))
+            sent.node = answer
+            self.on_event(Placed([*sent.left], answer, sent.attempt))
+        else:
+            for event in answer:
+                self._pass_on(sent, event)
 
     def _pass_on(self, sent: _Sent, event: Event) -> None:
         """Pass on a node's event; the record of a finished run is stored first."""
-        if isinstance(event, Placed):
-            sent.node = event.node
-            if sent.attempt > 1:
-                others = f" with {len(sent.left) - 1} more" if len(sent.left) > 1 else ""
-                text = f"its process on {sent.lost_on} was lost: attempt {sent.attempt}{others} on {event.node}"
-                self.on_event(Note(text, event.keys[0]))
-            self.on_event(event)
-        elif isinstance(event, Finished):
+        if isinstance(event, Finished):
             job = sent.left.pop(event.key)
             keep_record(job, event.record, self.store, self.on_event)
             if not job.has_learner():
@@ -186,21 +167,19 @@ class _Driver:
 
     def _end(self, sent: _Sent, ended: Exception) -> None:
         """A task has ended. Its runs that have not are submitted again if it was lost, and fail otherwise."""
-        cause = ended.cause if isinstance(ended, self.ray.exceptions.RayTaskError) else None
         error: Exception = RunError("its task ended without a result")
-        if isinstance(cause, NoDatasetError):
-            (name,) = cause.args
-            self.datasets[name] = self.datasets.get(name) or [self.ray.put(pack(name))]
-            self._submit(sent)
-            return
-        if cause is not None:
-            error = cause if isinstance(cause, InputError) else RunError(f"its task failed:\n{ended}")
-        elif isinstance(ended, self.ray.exceptions.RayError):
-            where = sent.node or "a node"
-            if sent.attempt <= RETRIES and sent.left:
-                self._submit(_Sent(sent.left, sent.attempt + 1, lost_on=where))
+        if isinstance(ended, self.ray.exceptions.RayTaskError):
+            if isinstance(ended.cause, NoDatasetError):
+                (name,) = ended.cause.args
+                self.datasets[name] = self.datasets.get(name) or [self.ray.put(pack(name))]
+                self._submit(sent)
                 return
-            text = f"its process on {where} was lost in attempt {sent.attempt} ({first_line(ended)})"
+            error = ended.cause if isinstance(ended.cause, InputError) else RunError(f"its task failed:\n{ended}")
+        elif isinstance(ended, self.ray.exceptions.RayError):
+            if sent.attempt <= RETRIES and sent.left:
+                self._submit(_Sent(sent.left, sent.attempt + 1, sent.node))
+                return
+            text = f"its process on {sent.node} was lost in attempt {sent.attempt} ({first_line(ended)})"
             error = RunError(f"{text}. The same command continues from the last checkpoint")
         for key in sent.left:
             self.on_event(Failed(key, error))
@@ -221,10 +200,9 @@ class Order:
     files: list[bytes]  # the user's own methods and backbones
     dataset: str
     code: dict[str, str]  # the driver's: the node must have the same
-    attempt: int  # to train it, counted from 1
 
 
-def order_of(jobs: Sequence[Job], device: str, attempt: int = 1) -> Order:
+def order_of(jobs: Sequence[Job], device: str) -> Order:
     """The order for a cohort. Paths are absolute, and the device is named."""
     execution, configuration = jobs[0].execution, jobs[0].configuration  # they differ in hyperparameters alone
     paths = {name: path.absolute() for name in PATHS if (path := getattr(execution, name)) is not None}
@@ -232,11 +210,11 @@ def order_of(jobs: Sequence[Job], device: str, attempt: int = 1) -> Order:
     jobs = [job.with_unchecked(**there) for job in jobs]
     own = {"method": configuration.method_file, "backbone": configuration.backbone}
     files = [content_of(what, reference) for what, reference in own.items() if reference and "file" in reference]
-    return Order(jobs, files, get_benchmark(configuration.benchmark).dataset, code(configuration.to_dict()), attempt)
+    return Order(jobs, files, get_benchmark(configuration.benchmark).dataset, code(configuration.to_dict()))
 
 
-def train_on_node(order: Order, packed: list[Any]) -> Iterator[list[Event]]:
-    """Train a cohort on this node: a Ray task. It answers with events as they come.
+def train_on_node(order: Order, packed: list[Any]) -> Iterator[str | list[Event]]:
+    """Train a cohort on this node: a Ray task. It answers with the node's name, then with events as they come.
 
     ``packed`` has a reference to the dataset, once a node has lacked it.
     """
@@ -249,11 +227,10 @@ def train_on_node(order: Order, packed: list[Any]) -> Iterator[list[Event]]:
             jobs = _prepare(order, packed, node, Path(folder), events.put)
         except InputError as error:
             raise InputError(f"{error} (on {node})") from error
-        yield [Placed([job.key for job in jobs], node, order.attempt)]
+        yield node
         training = thread.submit(train_cohort, jobs, events.put, stores=False)  # the driver does
-        is_over = False
-        while not is_over:
-            is_over = bool(futures.wait([training], ANSWER_EVERY).done)
+        while not training.done() or not events.empty():  # in this order: it ends with an event
+            futures.wait([training], ANSWER_EVERY)
             if found := [events.get() for _ in range(events.qsize())]:
                 yield found
         training.result()

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple, NoReturn, NotRequired, TypedDict, get_type_hints
+from typing import Any, NoReturn, NotRequired, TypedDict
 
 from cclfp import metrics
 from cclfp.errors import InputError
@@ -24,7 +24,6 @@ MEASURES: dict[str, Callable[[Matrix], float | None]] = {
 }
 # What the environment of a record may say.
 NAMES: dict[str, tuple[str, ...]] = {"engine": (*ENGINES, GONE), "device": DEVICES, "precision": PRECISIONS}
-LONGEST = 500  # characters of a message, which may quote a file
 
 
 def _is_table(rows: Any, is_cell: Callable[[Any], bool], more: int = 0) -> bool:
@@ -33,11 +32,8 @@ def _is_table(rows: Any, is_cell: Callable[[Any], bool], more: int = 0) -> bool:
     return is_list and all(len(row) == len(rows) - more and all(map(is_cell, row)) for row in rows)
 
 
-def _is_matrix(rows: Any) -> bool:
-    def is_percentage(value: Any) -> bool:
-        return value is None or (is_number(value) and 0 <= value <= 100)
-
-    return _is_table(rows, is_percentage, more=1) and None not in rows[-1]
+def _is_percentage(value: Any) -> bool:
+    return value is None or (is_number(value) and 0 <= value <= 100)
 
 
 def _is_moment(text: Any) -> bool:
@@ -48,60 +44,62 @@ def _is_moment(text: Any) -> bool:
         return False
 
 
-class Column(NamedTuple):
-    """How a field is stored, and what its values are. Those without a check follow from other fields."""
-
-    sql: str
-    is_valid: Callable[[Any], bool] = lambda value: True
-    expected: str = ""
-    store: Callable[[Any], str | float] | None = None  # makes a value of the database of it
-
-
-TEXT = Column("TEXT NOT NULL")
-MEASURE = Column("REAL", store=float)
-SECONDS = Column("REAL NOT NULL", lambda value: is_number(value) and 0 <= value < 1e300, "a number of seconds", float)
-OBJECT = Column("TEXT NOT NULL", lambda value: isinstance(value, dict), "an object", json.dumps)
-PERCENTAGES = "a row more than columns, of percentages and null, and a last row without null: all tasks are tested"
-MATRIX = Column("TEXT NOT NULL", _is_matrix, PERCENTAGES, json.dumps)
-MOMENT = Column("TEXT NOT NULL", _is_moment, "a time like 2026-01-31T23:59:59+00:00, in UTC")
-COUNTED = "a row of counts per class, or no such field"
-COUNTS = Column("TEXT", lambda rows: _is_table(rows, is_whole), COUNTED, json.dumps)
-
-
 class Record(TypedDict):
     """The result of one run."""
 
-    key: Annotated[str, Column("TEXT PRIMARY KEY")]  # of the configuration and the seed
-    method: Annotated[str, TEXT]
-    benchmark: Annotated[str, TEXT]
-    scenario: Annotated[str, TEXT]
-    buffer: Annotated[int | None, Column("INTEGER")]  # the size of the memory; None: the method has no memory
-    seed: Annotated[int, Column("INTEGER NOT NULL", is_whole, "a whole number, 0 or more")]
-    configuration: Annotated[dict[str, Any], OBJECT]
-    average_accuracy: Annotated[float | None, MEASURE]  # percent, as the other measures
-    forgetting: Annotated[float | None, MEASURE]
-    backward_transfer: Annotated[float | None, MEASURE]
-    forward_transfer: Annotated[float | None, MEASURE]
-    accuracy_matrix: Annotated[Matrix, MATRIX]  # row t has the accuracies after t tasks
-    seconds: Annotated[float, Column("REAL NOT NULL", store=float)]  # training and testing
-    train_seconds: Annotated[float, SECONDS]
-    test_seconds: Annotated[float, SECONDS]
-    environment: Annotated[dict[str, Any], OBJECT]  # engine, precision, threads, device, versions, commit
-    finished_at: Annotated[str, MOMENT]
+    key: str  # of the configuration and the seed
+    method: str
+    benchmark: str
+    scenario: str
+    buffer: int | None  # the size of the memory; None: the method has no memory
+    seed: int
+    configuration: dict[str, Any]
+    average_accuracy: float | None  # percent, as the other measures
+    forgetting: float | None
+    backward_transfer: float | None
+    forward_transfer: float | None
+    accuracy_matrix: Matrix  # row t has the accuracies after t tasks
+    seconds: float  # training and testing
+    train_seconds: float
+    test_seconds: float
+    environment: dict[str, Any]  # engine, precision, threads, device, versions, commit
+    finished_at: str
     # After how many tasks the weights were first not finite; absent in healthy runs.
-    diverged: Annotated[NotRequired[int], Column("INTEGER", is_whole, "after how many tasks, or no such field")]
+    diverged: NotRequired[int]
     # How often each class (row) was predicted as each class (column) after the last task. Absent in older records, in
     # runs on held-out images and where there are many classes.
-    confusion: Annotated[NotRequired[list[list[int]]], COUNTS]
+    confusion: NotRequired[list[list[int]]]
 
 
+FIELDS = tuple(Record.__annotations__)
 OPTIONAL = ("diverged", "confusion")
-COLUMNS: dict[str, Column] = {
-    name: hint.__metadata__[0] for name, hint in get_type_hints(Record, include_extras=True).items()
+JSON = ("configuration", "accuracy_matrix", "environment", "confusion")  # stored as text
+REAL = (*MEASURES, "seconds", "train_seconds", "test_seconds")  # stored as floats, also where they are whole
+OBJECT = (lambda value: isinstance(value, dict), "an object")
+SECONDS = (lambda value: is_number(value) and 0 <= value < 1e300, "a number of seconds")
+# What the values are, and what to say of others. Fields without a check follow from other fields.
+CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "seed": (is_whole, "a whole number, 0 or more"),
+    "configuration": OBJECT,
+    "accuracy_matrix": (
+        lambda rows: _is_table(rows, _is_percentage, more=1) and None not in rows[-1],
+        "a row more than columns, of percentages and null, and a last row without null: all tasks are tested",
+    ),
+    "train_seconds": SECONDS,
+    "test_seconds": SECONDS,
+    "environment": OBJECT,
+    "finished_at": (_is_moment, "a time like 2026-01-31T23:59:59+00:00, in UTC"),
+    "diverged": (is_whole, "after how many tasks, or no such field"),
+    "confusion": (lambda rows: _is_table(rows, is_whole), "a row of counts per class, or no such field"),
 }
-JSON = [name for name, column in COLUMNS.items() if column.store is json.dumps]
 VERSION = 3  # of the table; a column that is added gets a new one
-SCHEMA = f"CREATE TABLE runs ({', '.join(f'{name} {c.sql}' for name, c in COLUMNS.items())}, checksum TEXT)"
+SCHEMA = (
+    "CREATE TABLE runs (key TEXT PRIMARY KEY, method TEXT NOT NULL, benchmark TEXT NOT NULL, scenario TEXT NOT NULL, "
+    "buffer INTEGER, seed INTEGER NOT NULL, configuration TEXT NOT NULL, average_accuracy REAL, forgetting REAL, "
+    "backward_transfer REAL, forward_transfer REAL, accuracy_matrix TEXT NOT NULL, seconds REAL NOT NULL, "
+    "train_seconds REAL NOT NULL, test_seconds REAL NOT NULL, environment TEXT NOT NULL, finished_at TEXT NOT NULL, "
+    "diverged INTEGER, confusion TEXT, checksum TEXT)"
+)
 
 
 def complete(configuration: Configuration, given: Mapping[str, Any]) -> Record:
@@ -115,7 +113,7 @@ def complete(configuration: Configuration, given: Mapping[str, Any]) -> Record:
         "seconds": float(given["train_seconds"] + given["test_seconds"]),
     }
     absent = [name for name in OPTIONAL if values.get(name) is None]
-    return {name: values[name] for name in COLUMNS if name not in absent}  # type: ignore[return-value]
+    return {name: values[name] for name in FIELDS if name not in absent}  # type: ignore[return-value]
 
 
 # -- rows of a database -------------------------------------------------------------------------------------------
@@ -123,10 +121,8 @@ def complete(configuration: Configuration, given: Mapping[str, Any]) -> Record:
 
 def to_row(record: Record) -> dict[str, Any]:
     """A record as the values of the table's columns, checksum included."""
-    values: dict[str, Any] = dict(record)
-    for name, value in record.items():
-        if value is not None and (store := COLUMNS[name].store) is not None:
-            values[name] = store(value)
+    values: dict[str, Any] = {name: json.dumps(v) if name in JSON else v for name, v in record.items()}
+    values |= {name: float(values[name]) for name in REAL if values[name] is not None}
     return {**values, "checksum": checksum(values)}
 
 
@@ -154,12 +150,11 @@ def to_line(record: Record) -> bytes:
 
 def from_line(line: str) -> Record:
     """The record that a line of JSON holds; InputError where it holds none."""
+    record = check_record(parse_json(line))
     try:
-        record = check_record(parse_json(line))
-        to_line(record)  # what comes in can go out again, unlike half of a surrogate pair
-    except ValueError as error:
-        text = str(error)
-        raise InputError(text if len(text) <= LONGEST else text[:LONGEST] + "...") from error
+        to_line(record)
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise InputError(str(error)) from error
     return record
 
 
@@ -182,13 +177,17 @@ def check_record(record: Any) -> Record:
     """The record, if a finished run could have made it; otherwise InputError says what is wrong."""
     if not isinstance(record, dict):
         raise InputError("not a run record: expected a JSON object")
-    if missing := [name for name in COLUMNS if name not in record and name not in OPTIONAL]:
+    if missing := [name for name in FIELDS if name not in record and name not in OPTIONAL]:
         raise InputError(f"not a run record: it has no {', '.join(missing)}")
-    if strange := [name for name in record if name not in COLUMNS]:
+    if strange := [name for name in record if name not in FIELDS]:
         raise InputError(f"not a run record: it has {', '.join(map(repr, strange))}, which is not a field of a record")
     for name, value in record.items():
-        expect(name, value, COLUMNS[name].is_valid(value), COLUMNS[name].expected)
-    _check_environment(record["environment"])
+        if name in CHECKS:
+            is_valid, expected = CHECKS[name]
+            expect(name, value, is_valid(value), expected)
+    for name, value in record["environment"].items():
+        fine, expected = _environment_check(name, value)
+        expect(f"its environment's {name}", value, fine or value is None, expected)
     configuration = Configuration.from_dict(record["configuration"])
     _check_stream(record, configuration)
     for name, wanted in complete(configuration, record).items():
@@ -197,15 +196,13 @@ def check_record(record: Any) -> Record:
     return record  # type: ignore[return-value]  # checked above
 
 
-def _check_environment(environment: Mapping[str, Any]) -> None:
-    for name, value in environment.items():
-        if name in NAMES:
-            fine, expected = value in NAMES[name], f"one of {', '.join(NAMES[name])}"
-        elif name in ("threads", "together"):
-            fine, expected = is_whole(value), "a whole number"
-        else:
-            fine, expected = isinstance(value, str), "text"
-        expect(f"its environment's {name}", value, fine or value is None, expected)
+def _environment_check(name: str, value: Any) -> tuple[bool, str]:
+    """Whether a field of the environment may have this value, and what was expected."""
+    if name in NAMES:
+        return value in NAMES[name], f"one of {', '.join(NAMES[name])}"
+    if name in ("threads", "together"):
+        return is_whole(value), "a whole number"
+    return isinstance(value, str), "text"
 
 
 def _check_stream(record: Mapping[str, Any], configuration: Configuration) -> None:
@@ -223,17 +220,3 @@ def _agree(given: Any, wanted: Any) -> bool:
     if isinstance(wanted, float):
         return is_number(given) and math.isclose(given, wanted, rel_tol=1e-9, abs_tol=1e-6)
     return type(given) is type(wanted) and bool(given == wanted)
-
-
-# -- comparison ---------------------------------------------------------------------------------------------------
-
-
-def difference(record: Record, old: Record, where: str) -> str:
-    """How a record differs from another record of the same run, which is in ``where``."""
-    new, before, texts = dict(record), dict(old), []
-    for name in COLUMNS:
-        if new.get(name) != before.get(name):
-            a, b = (json.dumps(values.get(name), ensure_ascii=False) for values in (new, before))
-            texts.append(f"{name} {a} and {b}" if len(a + b) < 80 else name)
-    run = f"{record['method']} on {record['benchmark']} ({record['scenario']}), seed {record['seed']}"
-    return f"{run} (key {record['key']}) has another record in {where}, which differs in {', '.join(texts)}"

@@ -15,12 +15,11 @@ from cclfp.methods import METHODS
 from cclfp.nets.backbones import show_backbone
 from cclfp.runs.code import OTHER_CODE, OTHER_CODE_HINT, describe_other_code, is_other_code, made_by
 from cclfp.runs.configuration import Configuration, show_value
-from cclfp.runs.execution import GONE
+from cclfp.runs.execution import GONE, MADE_WITH
 from cclfp.runs.record import MEASURES, Record
 from cclfp.streams.benchmarks import BENCHMARKS, get_benchmark, has_usual_order, show_order
 from cclfp.streams.tasks import even_sizes
 
-TRAINED_WITH = ("engine", "precision", "device", "threads")  # what the command of a number beside the paper's names
 DEFAULTS = "defaults"  # where the settings come from if nobody tuned them
 WITHIN = 2  # standard deviations
 ROUNDING = 1e-9
@@ -100,7 +99,7 @@ class Result:
     def is_joint(self) -> bool:
         """Whether its method trains on all tasks at once: an upper bound.
 
-        Of a user's own method, whose file may not be there, the runs tell: they tested nothing between the tasks.
+        The file of a user's own method may be missing. Its runs tell instead: they tested nothing between the tasks.
         """
         if self.configuration.method_file is None:
             return METHODS[self.configuration.method].joint
@@ -147,19 +146,16 @@ class Result:
     def std(self) -> float | None:
         return self.mean_std("average_accuracy")["std"]
 
-    def text(self, measure: str = "average_accuracy", between: str = ", ") -> str:
+    def text(self, between: str = ", ") -> str:
         """``79.47 ± 1.49``, followed by how many seeds diverged; only the latter if there is no mean."""
-        summary = self.mean_std(measure)
-        parts = [] if summary["mean"] is None and self.remark else [metrics.plus_minus(**summary)]
+        parts = [] if self.mean is None and self.remark else [metrics.plus_minus(self.mean, self.std)]
         return between.join(parts + [self.remark] * bool(self.remark))
 
     @property
     def confusion(self) -> list[list[int]] | None:
         """How often each class was predicted as each, in all runs that counted it; None where none did."""
         found = [run["confusion"] for run in self.counted if "confusion" in run]
-        if not found:
-            return None
-        return [[sum(counts) for counts in zip(*rows, strict=True)] for rows in zip(*found, strict=True)]
+        return [[sum(of) for of in zip(*rows, strict=True)] for rows in zip(*found, strict=True)] or None
 
     def to_dict(self) -> dict[str, Any]:
         """As ``cclfp run --json`` prints it, which adds the published number."""
@@ -186,10 +182,8 @@ class Result:
 
         They are two of our own where the paper gives none, as in the ablation. None where there are too few numbers.
         """
-        if self.difference is None or self.published is None:
-            return None
-        spread = self.std if self.published.std is None else self.published.std
-        if spread is None:
+        spread = self.std if self.published is None or self.published.std is None else self.published.std
+        if self.difference is None or spread is None:
             return None
         outside = "above" if self.difference > 0 else "below"
         return "within" if abs(self.difference) <= WITHIN * spread + ROUNDING else outside
@@ -205,7 +199,7 @@ class Result:
         c, is_papers = self.configuration, self.published is not None
         is_fixed = is_papers and get_benchmark(c.benchmark).no_augmentation is not None
         settings = {name: value for name, value in c.settings.items() if name != "augment" or not is_fixed}
-        used = {name: {run["environment"].get(name) for run in self.runs} for name in TRAINED_WITH}
+        used = {name: {run["environment"].get(name) for run in self.runs} for name in MADE_WITH}
         made_with = {name: values.pop() for name, values in used.items() if len(values) == 1 and values != {GONE}}
         options = {
             "scenario": c.scenario,
@@ -224,12 +218,10 @@ class Result:
         return shlex.join(words)
 
 
-def explain_other_code(
-    results: Sequence[Result], hint: str = OTHER_CODE_HINT, mark: str = f"{OTHER_CODE} "
-) -> list[str]:
+def explain_other_code(results: Sequence[Result], hint: str = OTHER_CODE_HINT) -> list[str]:
     """What the mark means, below the tables that have one."""
     text = describe_other_code({run["key"]: run for result in results for run in result.runs}.values())
-    return [f"{mark}{text}: {hint}"] if text else []
+    return [f"{OTHER_CODE} {text}: {hint}"] if text else []
 
 
 def benchmark_title(benchmark: str) -> str:

@@ -12,13 +12,12 @@ from cclfp.events import Event, Failed, Finished, Note, OnEvent, Planned, Stored
 from cclfp.runs.checkpoints import remove_left_overs
 from cclfp.runs.code import describe_other_code
 from cclfp.runs.execution import Execution
-from cclfp.runs.fields import documented
 from cclfp.runs.jobs import Job, check_seeds, cost, into_cohorts, make_jobs, name_runs, take_shard
 from cclfp.runs.pool import Executor, make_executor
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
-from cclfp.runs.settings import make_grid, prepare, read_keywords
+from cclfp.runs.settings import configurations, prepare, read_keywords
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
@@ -27,7 +26,6 @@ from cclfp.streams import get_benchmark
 SHOWN_ONE_BY_ONE = 16
 
 
-@documented(Problem, Execution)
 def run(
     methods: str | Sequence[str],
     benchmark: str | None = None,
@@ -54,8 +52,8 @@ def run(
         Hyperparameters, ``batch``, ``replay``, ``epochs`` and ``augment`` ("on" or "off"); a list of values makes a
         grid.
     problem, execution
-        What is learned, and how and where to train, each as one object. Or give their fields as keywords, which follow.
-    {fields}
+        What is learned, and how and where to train, each as one object. Or give their fields as keywords, which
+        ``help(cclfp.Problem)`` and ``help(cclfp.Execution)`` describe.
     on_event
         Called with what happens: see :mod:`cclfp.events`.
 
@@ -68,7 +66,7 @@ def run(
     what, how, grid = read_keywords(names, settings, problem, execution, {"benchmark": benchmark, **options})
     chosen_seeds = check_seeds(seeds)
     what = prepare(what, on_event)
-    chosen = make_grid(names, what, grid)
+    chosen = configurations(names, what, settings=grid)
     known = get_benchmark(str(what.benchmark))
     if known.is_own and "augment" not in grid:
         state, other = ("on", "off") if chosen[0].augment else ("off", "on")
@@ -82,8 +80,7 @@ def run(
         counts = f"configurations: {len(chosen):,}, seeds: {len(chosen_seeds):,}"
         on_event(Note(f"{len(all_jobs):,} runs ({counts}){of_shard}"))
         costs = {job.key: cost(job.configuration) for job in jobs}
-    varied = [name for name, values in grid.items() if len(values) > 1]
-    labels = name_runs(jobs, varied)
+    labels = name_runs(jobs, [name for name, values in grid.items() if len(values) > 1])
     on_event(Planned(labels, str(how.target), costs))
     records = run_jobs(jobs, on_event, labels=labels)
     found = [Result(c, [records[key] for seed in chosen_seeds if (key := c.key(seed)) in records]) for c in chosen]
@@ -155,7 +152,7 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
             on_event(Note("its learner was not saved: training again to save it", job.key))
         elif stored is not None and not job.execution.fresh:
             others.append(stored)
-        job.check_learner()
+        job.has_learner(to_replace=True)  # refuses where it must not be replaced
         missing.append(job)
     if others:
         on_event(Note(f"{describe_other_code([*records.values(), *others])}: training them again"))
@@ -164,9 +161,8 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
 
 def check_names(methods: str | Iterable[str]) -> list[str]:
     """The names of one or several methods."""
-    given: list[object] = [methods] if isinstance(methods, str | type) else list(methods)
-    names = [name for name in given if isinstance(name, str)]
-    if len(names) < len(given):
+    names = [methods] if isinstance(methods, str) or not isinstance(methods, Iterable) else list(methods)
+    if not all(isinstance(name, str) for name in names):
         text = "run takes methods by name, or as FILE.py:NAME so that its processes can load them"
-        raise InputError(f"{text}, not {given!r}; cclfp.make and cclfp.testing take a class")
+        raise InputError(f"{text}, not {names!r}; cclfp.make and cclfp.testing take a class")
     return names

@@ -21,8 +21,7 @@ from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets.backbones import Backbone, is_convolutional, parse_backbone
 from cclfp.runs.configuration import PROTOCOL, Configuration, expect, is_whole, replays
 from cclfp.runs.execution import Execution
-from cclfp.runs.fields import field_names, from_keywords
-from cclfp.runs.problem import MEMORY, Problem
+from cclfp.runs.problem import MEMORY, Problem, field_names, from_keywords
 from cclfp.streams.benchmarks import BENCHMARKS, Benchmark, get_benchmark
 
 SMALLEST = 32  # pixels; a crop of a smaller image is shifted by more than a quarter of it
@@ -51,33 +50,29 @@ def read_keywords(
 
 def configurations(
     methods: Sequence[str],
-    benchmark: str,
+    problem: Problem | str,
     scenario: str | None = None,
     *,
     settings: Settings | None = None,
-    **problem: Any,
+    **fields: Any,
 ) -> list[Configuration]:
-    """All combinations of the methods and the settings' values, on a benchmark and with other fields of a problem.
+    """All combinations of the methods and the settings' values. A problem may be given by its benchmark and ``fields``.
+
+    A setting is a hyperparameter, or ``batch``, ``replay``, ``epochs`` or ``augment``. It applies to the methods that
+    have it. What is not set comes from the preset, else from the benchmark's and then the method's defaults.
 
     >>> [c.hyperparameters["w"] for c in configurations(["ccl-fp"], "split-mnist", settings={"w": [0.1, 0.3]})]
     [0.1, 0.3]
     """
-    return make_grid(methods, Problem(benchmark, scenario=scenario, **problem), settings)
-
-
-def make_grid(methods: Sequence[str], problem: Problem, settings: Settings | None = None) -> list[Configuration]:
-    """All combinations of the methods and the settings' values.
-
-    A setting is a hyperparameter, or ``batch``, ``replay``, ``epochs`` or ``augment``. It applies to the methods that
-    have it. What is not set comes from the preset, else from the benchmark's and then the method's defaults.
-    """
+    if isinstance(problem, str):
+        problem = Problem(problem, scenario=scenario, **fields)
     benchmark = get_benchmark(str(problem.benchmark))
     scenario = benchmark.scenarios[0] if problem.scenario is None else problem.scenario
     tasks = None if problem.tasks is None else check_whole("tasks", problem.tasks, at_least=1)
     order, sizes = benchmark.split_into(tasks, problem.class_order)
     usual_psi = parse_backbone(benchmark.backbone)
     psi = usual_psi if problem.backbone is None else parse_backbone(problem.backbone)
-    common = {
+    common: dict[str, Any] = {
         "benchmark": benchmark.name,
         "scenario": scenario,
         "class_order": order,
@@ -91,22 +86,19 @@ def make_grid(methods: Sequence[str], problem: Problem, settings: Settings | Non
     for name in dict.fromkeys(methods):
         kind = get_method(name)
         kind.check_scenario(scenario)
-        own = {
-            "method": kind.name,
-            "method_file": refer("method", name) if is_reference(name) else None,
-            "buffer": memory if kind.schedule is not None else None,
-        }
+        file = refer("method", name) if is_reference(name) else None
+        buffer = None if kind.schedule is None else memory
         usual = _usual_settings(kind, benchmark, scenario, psi)
         chosen = {name: dict.fromkeys(values) for name, values in (settings or {}).items() if name in settings_of(kind)}
         for values in itertools.product(*chosen.values()):
             given = _as_fields(kind, scenario, usual | dict(zip(chosen, values, strict=True)))
-            found.append(Configuration.from_dict({**common, **own, **given}))
+            found.append(Configuration(method=kind.name, method_file=file, buffer=buffer, **common, **given))
     return found
 
 
 def make_one(method: str, problem: Problem, settings: Mapping[str, float] | None = None) -> Configuration:
     """The configuration with these settings, and the usual values of those that are not given."""
-    (found,) = make_grid([method], problem, {name: [value] for name, value in (settings or {}).items()})
+    (found,) = configurations([method], problem, settings={name: [v] for name, v in (settings or {}).items()})
     return found
 
 
@@ -241,8 +233,8 @@ def _checked(preset: Preset) -> Preset:
 
 
 def write_presets(several: Sequence[Preset], path: Path) -> None:
-    usual: list[tuple[str, Any]] = [("inherited", {}), ("halved", None)]  # is left out
-    written = [dict(item for item in vars(preset).items() if item not in usual) for preset in several]
+    rare = ("inherited", "halved")  # are left out where a preset has none
+    written = [{name: v for name, v in vars(preset).items() if v or name not in rare} for preset in several]
     write_file(path, (json.dumps(written, indent=2) + "\n").encode())
 
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from cclfp.core.files import check_output, chosen_by, home, real_file, write_file
 from cclfp.errors import InputError, reason_of
-from cclfp.runs.record import COLUMNS, SCHEMA, VERSION, Record, difference, from_line, from_row, to_line, to_row
+from cclfp.metrics import count_of
+from cclfp.runs.record import FIELDS, SCHEMA, VERSION, Record, from_line, from_row, to_line, to_row
 
 TIMEOUT = 60  # seconds to wait for other processes
 APPLICATION = 0x0CC1_F900  # marks the file as ours
@@ -24,7 +25,6 @@ MAGIC = b"SQLite format 3\0"  # how the file of a database begins
 JOURNALS = ("-wal", "-shm", "-journal")  # what SQLite appends to the names of its files beside a database
 # Code in a database: triggers change other rows than those that are written, and views can be endless.
 CODE = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
-ROWS = "SELECT rowid AS number, * FROM runs"
 # The application and version that a file is marked with and its number of tables, all 0 in a new file. They are read in
 # one statement, because another process may be writing them.
 MARKS = "SELECT * FROM pragma_application_id, pragma_user_version, (SELECT count(*) FROM sqlite_master)"
@@ -49,15 +49,10 @@ def default_store() -> Path:
     return home() / "runs.sqlite"
 
 
-def checkpoints_of(path: Path) -> Path:
-    """The folder beside a store that keeps the checkpoints of unfinished runs."""
-    return path.with_name(path.name + ".checkpoints")
-
-
 def exists(path: Path) -> bool:
-    """Whether the store exists; InputError where a path is that of something else, such as a folder or another file.
+    """Whether the store exists; InputError where the path names something else, such as a folder or another file.
 
-    An empty file is none yet: a process was killed before it made the table, or is about to.
+    An empty file is no store yet: a process was killed before it made the table, or is about to make it.
     """
     if str(path) == ":memory:" or str(path).startswith("file:"):
         raise InputError(f"{path}: records are kept in a file, not in memory or by a URI: expected the path of a file")
@@ -99,29 +94,17 @@ class Store:
     """The records in one file, which is created where it does not exist.
 
     With ``read_only`` no file is left beside it, and it may be on a read-only medium. A bad record raises an
-    InputError when it is asked for, or is passed to ``on_bad`` and left out. A file whose structure is damaged is
-    refused, unless ``damaged`` allows it: to look at what is left, and to delete what is bad.
-
-    >>> import tempfile
-    >>> Store(Path(tempfile.mkdtemp()) / "runs.sqlite").records()
-    []
+    InputError when it is asked for. A file whose structure is damaged is refused, unless ``damaged`` allows it: to
+    look at the rows that remain, and to delete the bad ones.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        read_only: bool = False,
-        on_bad: Callable[[StoredRow], object] | None = None,
-        damaged: bool = False,
-    ) -> None:
-        self.path, self.read_only, self.on_bad = path, read_only, on_bad
+    def __init__(self, path: Path, *, read_only: bool = False, damaged: bool = False) -> None:
+        self.path, self.read_only = path, read_only
         if not exists(path):
             if read_only:
                 raise InputError(f"{path}: there is no store of runs; cclfp run makes one, --store FILE names another")
             with _usable(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-        self.checkpoints = checkpoints_of(path)
         self.file, self.log, *_ = files_of(path)
         self.damage = self._read(self._inspect if read_only or damaged else self._create)
         if self.damage and not damaged:
@@ -156,42 +139,35 @@ class Store:
         if application != APPLICATION:
             raise InputError(f"{self.path} is a database of something else, not a store of runs")
         if version != VERSION:
-            age, what = "an earlier", "write its runs into a file with that one (export), and import the file here"
-            if version > VERSION:
-                age, what = "a newer", "update cclfp, or name another store"
-            raise InputError(f"{self.path} was written by {age} cclfp (store format {version}, not {VERSION}): {what}")
+            other = f"{self.path} was written by another version of cclfp (store format {version}, not {VERSION})"
+            raise InputError(f"{other}: write its runs into a file with that one (export), and import the file here")
         if code := [str(row[0]) for row in database.execute(CODE)]:
             raise InputError(f"{self.path} has triggers, views or virtual tables, which no cclfp writes: {code[0]!a}")
         damage = [str(row[0]).replace("\n", " ") for row in database.execute("PRAGMA integrity_check(10)")]
-        found = {row["name"] for row in database.execute("PRAGMA table_info(runs)")}
-        if missing := {*COLUMNS, "checksum"} - found:
-            raise InputError(f"{self.path} is damaged: its table of runs has no {', '.join(sorted(missing))}")
         return [] if damage == ["ok"] else damage
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def find(self, key: str) -> Record | None:
         """The record of a finished run."""
-        row = self._read(lambda database: _row(database, key))
-        return None if row is None else self._good(row)
+        rows = self._read(lambda database: _rows(database, "WHERE key = ?", key))
+        return self._record_of(rows[0]) if rows else None
 
     def records(self) -> list[Record]:
         """All records, the oldest first."""
-        return [record for row in self.rows() if (record := self._good(row)) is not None]
+        return list(map(self._record_of, self.rows()))
 
     def rows(self) -> list[StoredRow]:
         """All rows, bad ones included, the oldest first."""
-        query = f"{ROWS} NOT INDEXED ORDER BY finished_at, rowid"
-        return [_to_row(row) for row in self._read(lambda database: database.execute(query).fetchall())]
+        return self._read(lambda database: _rows(database, "NOT INDEXED ORDER BY finished_at, rowid"))
 
-    def _good(self, row: StoredRow) -> Record | None:
-        """The row's record; a bad row is passed to ``on_bad``, if that is set."""
-        if row.record is not None or self.on_bad is None:
-            return self._demand(row)
-        self.on_bad(row)
-        return None
+    def describe_bad(self, rows: Sequence[StoredRow]) -> str:
+        """A warning that the bad ones of these rows are left out; empty where all are good."""
+        bad = sum(row.record is None for row in rows)
+        text = f"warning: {count_of(bad, 'bad record')} in {self.path} left out: {self.command('check')} says more"
+        return text if bad else ""
 
-    def _demand(self, row: StoredRow) -> Record:
+    def _record_of(self, row: StoredRow) -> Record:
         if row.record is None:
             delete = self.command("delete", row.key if row.key.isalnum() else "--bad")
             raise InputError(f"{self.path} has a bad record (key {row.key!a}): {row.reason}. {delete} removes it")
@@ -205,26 +181,32 @@ class Store:
         With ``replace`` the new one takes its place.
         """
         with self._connect() as database, _writing(database):
-            old = None if replace else _row(database, record["key"])
-            if old is not None:
-                return self._demand(old)
+            if not replace and (old := _rows(database, "WHERE key = ?", record["key"])):
+                return self._record_of(old[0])
             _write(database, record)
         return record
 
     def merge(self, records: Iterable[tuple[str, Record]]) -> list[str]:
         """Add records, each with the place it comes from, all or none; return the places of those it has already.
 
-        InputError where one differs from the stored record of the same run.
+        InputError where one differs from the record that the store, or a place before it, has of the same run.
         """
+        places: dict[str, str] = {}  # of the records that are added
         duplicates = []
         with self._connect() as database, _writing(database):
             for place, record in records:
-                row = _row(database, record["key"])
-                if row is None:
+                found = _rows(database, "WHERE key = ?", record["key"])
+                if not found:
                     _write(database, record)
-                else:
-                    _check_same(place, record, str(self.path), self._demand(row))
+                    places[record["key"]] = place
+                elif (known := self._record_of(found[0])) == record:
                     duplicates.append(place)
+                else:
+                    differ = ", ".join(name for name in FIELDS if dict(record).get(name) != dict(known).get(name))
+                    run = f"{record['method']} on {record['benchmark']} ({record['scenario']}), seed {record['seed']}"
+                    where = places.get(record["key"], self.path)
+                    text = f"{place}: {run} (key {record['key']}) has another record in {where}, which differs in"
+                    raise InputError(f"{text} {differ}: nothing was added; leave out one of the two")
         return duplicates
 
     def delete(self, rows: Sequence[StoredRow]) -> None:
@@ -233,8 +215,7 @@ class Store:
             if self.damage:
                 database.execute("REINDEX")
             for row in rows:
-                found = database.execute(f"{ROWS} WHERE rowid = ?", (row.number,)).fetchone()
-                if found is None or _to_row(found) != row:
+                if _rows(database, "WHERE rowid = ?", row.number) != [row]:
                     raise InputError(f"{self.path} was changed by another process: nothing was deleted, try again")
                 database.execute("DELETE FROM runs WHERE rowid = ?", (row.number,))
             (damage,) = database.execute("PRAGMA integrity_check(1)").fetchone()
@@ -274,7 +255,7 @@ class Store:
 
 @contextlib.contextmanager
 def _writing(database: sqlite3.Connection) -> Iterator[None]:
-    """Write all or nothing: whoever leaves with an exception closes the connection, and so takes all back."""
+    """Write all or nothing: an exception closes the connection, which rolls everything back."""
     database.execute("BEGIN IMMEDIATE")
     yield
     database.execute("COMMIT")
@@ -286,25 +267,17 @@ def _write(database: sqlite3.Connection, record: Record) -> None:
     database.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", values)
 
 
-def _row(database: sqlite3.Connection, key: str) -> StoredRow | None:
-    row = database.execute(f"{ROWS} WHERE key = ?", (key,)).fetchone()
-    return None if row is None else _to_row(row)
-
-
-def _to_row(row: sqlite3.Row) -> StoredRow:
-    values = dict(row)
-    number = values.pop("number")
-    try:
-        return StoredRow(number, values, from_row(values), "")
-    except InputError as error:
-        return StoredRow(number, values, None, str(error))
-
-
-def _check_same(place: str, record: Record, where: str, known: Record) -> None:
-    """InputError where a record differs from another one of the same run."""
-    if record != known:
-        what = difference(record, known, where)
-        raise InputError(f"{place}: {what}: nothing was added; leave out one of the two")
+def _rows(database: sqlite3.Connection, which: str, *values: Any) -> list[StoredRow]:
+    """The rows that the end of a query chooses."""
+    found = []
+    for row in database.execute(f"SELECT rowid AS number, * FROM runs {which}", values):
+        stored = dict(row)
+        number = stored.pop("number")
+        try:
+            found.append(StoredRow(number, stored, from_row(stored), ""))
+        except InputError as error:
+            found.append(StoredRow(number, stored, None, str(error)))
+    return found
 
 
 # -- records from and to other files, so that runs of one machine join the store of another -----------------------
@@ -322,12 +295,9 @@ def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[s
 
     The files are JSON Lines or stores. A duplicate is word for word what the store or another line before it has.
     Nothing is added where a line is no record, or differs from the record that the store or another line has of the
-    same run. A store given by its path is made only when the files have been found good.
+    same run. A store given by its path is made only when the files have been read.
     """
     found = [one for path in paths for one in read_records(path)]
-    first: dict[str, tuple[str, Record]] = {}
-    for place, record in found:
-        _check_same(place, record, *first.setdefault(record["key"], (place, record)))
     duplicates = (Store(store) if isinstance(store, Path) else store).merge(found)
     return len(found) - len(duplicates), duplicates
 

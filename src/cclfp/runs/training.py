@@ -21,7 +21,7 @@ from cclfp.learner import make
 from cclfp.learner.saving import DAMAGED
 from cclfp.metrics import number
 from cclfp.nets.backbones import make_psi, parse_backbone
-from cclfp.runs.checkpoints import checkpoint_path, hold, put_aside, read_checkpoint, write_checkpoint
+from cclfp.runs.checkpoints import checkpoint_path, hold, read_checkpoint, write_checkpoint
 from cclfp.runs.code import code, commit, device_name
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record, complete
@@ -113,27 +113,24 @@ def _continue(job: Job, streams: Streams, on_event: OnEvent) -> Started | None:
     try:
         continued, state = read_checkpoint(checkpoint, job)
         replica = make_replica(continued, streams)
-        _load(replica, state)
+        try:
+            replica.load_state_dict(state)
+        except DAMAGED as error:  # of any kind: this code wrote it, for this configuration
+            if shortage(error):
+                raise
+            raise DamagedError(f"it is not complete: {error!r}") from error
     except InputError as error:
         if isinstance(error.__cause__, OSError):  # it may be good, and readable later
             raise
         what = "cannot be used"
         if isinstance(error, DamagedError):
-            what = f"is damaged and kept as {put_aside(checkpoint)}: delete it when you do not need it"
+            kept = checkpoint.replace(checkpoint.with_suffix(".damaged"))  # in the place of an earlier one
+            what = f"is damaged and kept as {kept}: delete it when you do not need it"
         on_event(Note(f"starting again, the checkpoint {what}: {error}", job.key))
         return None
     text = f"continuing from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
     on_event(Note(text, job.key))
     return continued, replica
-
-
-def _load(replica: Replica, state: Any) -> None:
-    try:
-        replica.load_state_dict(state)
-    except DAMAGED as error:  # of any kind: this code wrote it, for this configuration
-        if shortage(error):
-            raise
-        raise DamagedError(f"it is not complete: {error!r}") from error
 
 
 def make_replica(job: Job, streams: Streams) -> Replica:
@@ -187,36 +184,31 @@ def _train(group: Sequence[Started], on_event: OnEvent) -> str:
     steps = [first.steps(position) for position in range(len(first.stream.train_rows))]
     last_step, last_checkpoint = 0.0, time.monotonic()
 
-    def tell(step: int = 0) -> None:
-        """Tell how far the runs are, after so many steps of their task."""
+    def tell(step: int, every: float = STEP_EVERY) -> None:
+        """Tell how far the runs are after so many steps of their task, unless that was told just now."""
         nonlocal last_step
+        if time.monotonic() - last_step < every:
+            return
         last_step = time.monotonic()
         task, done = min(first.position + 1, len(steps)), sum(steps[: first.position]) + step
         for run, replica in group:
             on_event(Step(run.key, task, len(steps), done, sum(steps), replica.accuracy))
 
-    def tell_in_task(step: int) -> None:
-        if time.monotonic() - last_step >= STEP_EVERY:
-            tell(step)
-
     with computing_threads(execution.threads):
         cohort = Cohort(replicas, execution.engine, lambda text: on_event(Note(text, job.key)), execution.precision)
         while not cohort.is_done:
-            cohort.advance(tell_in_task)
-            tell()
-            _note_divergence(group, on_event)
+            cohort.advance(tell)
+            tell(0, every=0.0)
+            for run, replica in group:
+                if replica.diverged == replica.trained:  # found just now
+                    when = f"after task {replica.diverged} of {replica.stream.num_tasks}"
+                    text = f"weights are not finite {when}: the run has diverged; try a smaller lr"
+                    on_event(Note(text, run.key))
             if not cohort.is_done and time.monotonic() - last_checkpoint >= execution.checkpoint_every:
                 for run, replica in group:
                     write_checkpoint(run, replica, on_event)
                 last_checkpoint = time.monotonic()
     return cohort.engine
-
-
-def _note_divergence(group: Sequence[Started], on_event: OnEvent) -> None:
-    for job, replica in group:
-        if replica.diverged == replica.trained:  # found just now
-            when = f"after task {replica.diverged} of {replica.stream.num_tasks}"
-            on_event(Note(f"weights are not finite {when}: the run has diverged; try a smaller lr", job.key))
 
 
 # -- keep ---------------------------------------------------------------------------------------------------------
@@ -232,14 +224,12 @@ def finish_stored(job: Job, store: Store, on_event: OnEvent) -> bool:
 
 def keep_record(job: Job, record: Record, store: Store, on_event: OnEvent) -> None:
     """Finish a trained run with its record, or with the one that is stored already: that one stays."""
-    again = job.execution.fresh or ((old := store.find(job.key)) is not None and job.replaces(old))
-    kept = store.add(record, replace=again)
+    old = store.find(job.key)
+    kept = store.add(record, replace=old is not None and job.replaces(old))
     if kept is not record:
-        text = "the store has a record of this run already: that one stays"
-        if kept["average_accuracy"] != record["average_accuracy"]:
-            ours, theirs = number(record["average_accuracy"]), number(kept["average_accuracy"])
-            text += f", with {theirs} %; trained now it has {ours} %"
-        on_event(Note(text, job.key))
+        ours, theirs = number(record["average_accuracy"]), number(kept["average_accuracy"])
+        text = f"that one stays, with {theirs} %; trained now it has {ours} %"
+        on_event(Note(f"the store has a record of this run already: {text}", job.key))
     _finish(job, kept, on_event)
 
 
@@ -255,7 +245,14 @@ def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_ev
     learner cannot be saved, the record is not lost.
     """
     for job, replica in group:
-        failed = _save_learner(job, replica)
+        failed = None
+        try:
+            if job.learner_file is not None:
+                job.has_learner(to_replace=True)  # somebody may have taught that of a killed run in the meantime
+                replica.learner.save(job.learner_file, force=job.execution.force)
+        except (OSError, InputError) as error:
+            text = f"the run is stored, but its learner cannot be saved as {job.learner_file}: {reason_of(error)}"
+            failed = Failed(job.key, InputError(text))
         record = make_record(job, replica, {"engine": engine_used, "together": len(group)})
         if store is None:
             on_event(Finished(job.key, record))
@@ -263,18 +260,6 @@ def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_ev
             keep_record(job, record, store, on_event)
         if failed is not None:
             on_event(failed)
-
-
-def _save_learner(job: Job, replica: Replica) -> Failed | None:
-    """Save the learner of a trained run if asked; what the run fails with where that is not possible."""
-    try:
-        if job.learner_file is not None:
-            job.check_learner()  # somebody may have taught the one of a run that was killed, while this one was trained
-            replica.learner.save(job.learner_file, force=job.execution.force)
-    except (OSError, InputError) as error:
-        text = f"the run is stored, but its learner cannot be saved as {job.learner_file}"
-        return Failed(job.key, InputError(f"{text}: {reason_of(error)}"))
-    return None
 
 
 def make_record(job: Job, replica: Replica, used: dict[str, Any]) -> Record:

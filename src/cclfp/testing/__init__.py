@@ -9,18 +9,17 @@ the eager engine and of stacked replicas.
 
 from __future__ import annotations
 
-import linecache
+import os
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from types import FunctionType
 
 from cclfp.engine.replica import computing_threads
-from cclfp.errors import InputError
+from cclfp.errors import InputError, named
 from cclfp.methods import Method, get_method
 from cclfp.testing.case import Case, same, stackable_psi, toy_psi, toy_stream, train_replicas
-from cclfp.testing.contract import CHECKS, QUICK, first_sentence
+from cclfp.testing.contract import CHECKS, QUICK
 
 __all__ = ["CHECKS", "QUICK", "Case", "check_method"]
 __all__ += ["same", "stackable_psi", "toy_psi", "toy_stream", "train_replicas"]  # for other tests of a method
@@ -71,28 +70,18 @@ def _run(check: Callable[[Case], None], name: str, case: Case) -> None:
         check(case)
     except Exception as error:  # noqa: BLE001  whatever a user's method may raise
         line, is_clear = _own_line(error, case.method), isinstance(error, CLEAR) and str(error)
-        parts = [type(error).__name__, *filter(None, [first_sentence(str(error))])]
-        text = f"{name}: {error if is_clear else ': '.join(parts)}"
+        text = f"{name}: {error if is_clear else named(error)}"
         shown = text if line is None else f"{line}\n{text}"
         raise AssertionError(shown) from (None if is_clear or line is not None else error)
 
 
 def _own_line(error: BaseException, method: type[Method]) -> str | None:
-    """The last line in the method's own file that an error, or its cause, passed through."""
+    """The last line in a user's own file of the method that an error, or its cause, passed through."""
     if error.__cause__ is not None and (of_cause := _own_line(error.__cause__, method)) is not None:
         return of_cause
-    files = _files(method)
+    own = [kind for kind in method.__mro__ if issubclass(kind, Method) and not kind.__module__.startswith("cclfp.")]
+    functions = [getattr(value, "__func__", value) for kind in own for value in vars(kind).values()]
+    files = {function.__code__.co_filename for function in functions if isinstance(function, FunctionType)}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-    if not frames:
-        return None
-    frame, path, here = frames[-1], Path(frames[-1].filename), Path.cwd()
-    text = linecache.getline(frame.filename, frame.lineno or 0).strip()
-    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{frame.lineno}, in {frame.name}: {text}"
-
-
-def _files(method: type[Method]) -> set[str]:
-    """The files of the functions that the method and its bases define; not those of bases that ship with cclfp."""
-    kinds = method.__mro__[: method.__mro__.index(Method)]
-    kinds = tuple(kind for kind in kinds if not kind.__module__.startswith("cclfp.")) or kinds
-    values = [getattr(value, "__func__", value) for kind in kinds for value in vars(kind).values()]
-    return {value.__code__.co_filename for value in values if isinstance(value, FunctionType)}
+    last = frames[-1] if frames else None
+    return last and f"{os.path.relpath(last.filename)}:{last.lineno}, in {last.name}: {last.line}"

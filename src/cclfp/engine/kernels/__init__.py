@@ -2,8 +2,7 @@
 
 From what the engine uses down to what runs on the GPU:
 
-- :mod:`~cclfp.engine.kernels.group`: replicas that train together, whose method is given a
-  :class:`~cclfp.engine.kernels.stacked_resnet.StackedResNet` as its network;
+- :class:`~cclfp.engine.groups.KernelGroup`: replicas that train together, whose method is given a ``StackedResNet``;
 - :mod:`~cclfp.engine.kernels.stacked_resnet`: psi(x), in training and in eval mode, and SGD, with a vmap rule each;
 - :mod:`~cclfp.engine.kernels.passes`: forward and backward passes of all replicas, as sequences of kernels;
 - :mod:`~cclfp.engine.kernels.arrange`: how the replicas' tensors lie in memory, and side streams;

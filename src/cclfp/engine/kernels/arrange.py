@@ -19,7 +19,7 @@ Event = torch.cuda.Event
 
 
 class SideStream:
-    """A second stream of a GPU, or one of two, told apart by their numbers. On other devices all runs in sequence.
+    """A second stream of a GPU, or one of several, told apart by numbers. On other devices all runs in sequence.
 
     The caller must hold the tensors that it reads or writes until it is joined.
     """
@@ -100,6 +100,12 @@ class Copies:
         own, copy = self._copies.get(t.data_ptr(), (None, None))
         return copy if own is not None and (own.shape, own.stride()) == (t.shape, t.stride()) else None
 
+    def of(self, tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+        """The copies of tensors; those that are missing are made."""
+        found = [self.get(t) for t in tensors]
+        made = iter(round_all([t for t, copy in zip(tensors, found, strict=True) if copy is None], dtype))
+        return [next(made) if copy is None else copy for copy in found]
+
 
 _copies: Copies | None = None
 
@@ -168,19 +174,14 @@ def convs_of(layout: Layout, side: int) -> list[Any]:
 
 def matrices_of(filters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """Filters (R, K, C, kh, kw) as the kernels read them: rounded, (R*K, taps*C)."""
-    copies = [current_copies().get(w) for w in filters]
-    made = iter(round_all([w for w, copy in zip(filters, copies, strict=True) if copy is None], dtype))
-    return [_matrix(next(made) if copy is None else copy) for copy in copies]
+    copies = current_copies().of(filters, dtype)
+    return [w.permute(0, 1, 3, 4, 2).reshape(w.shape[0] * w.shape[1], -1) for w in copies]
 
 
 def with_stem(filters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """Like :func:`matrices_of`. The first matrix is that of the stem: its 27 columns are padded to 32."""
     stem, *others = matrices_of(filters, dtype)
     return [F.pad(stem, (0, 5)), *others]
-
-
-def _matrix(w: Tensor) -> Tensor:
-    return w.permute(0, 1, 3, 4, 2).reshape(w.shape[0] * w.shape[1], -1)
 
 
 def as_filters(dw: Tensor, w: Tensor) -> Tensor:

@@ -15,24 +15,22 @@ from cclfp.engine.kernels.triton_others import MULTIPROCESSORS, add_up, few, lau
 
 @triton.jit
 def conv_kernel(
-    x, w, y, x2, w2, residual, mask, scale, shift, partial, R, PER, HB,
+    x, w, y, x2, w2, residual, mask, scale, shift, partial, R, HB,
     IN: tl.constexpr, OUT: tl.constexpr, KS: tl.constexpr, S: tl.constexpr, DGRAD: tl.constexpr, RELU: tl.constexpr,
     BI: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A convolution of replica r, or the gradient of its input: BN channels of BI images x BH rows x BW columns.
 
     x, y, residual and mask are viewed as (N, H/s, s, W/s, s*R*C), so that a stride, or the parity of a pixel, is a
-    coordinate. PER consecutive replicas have the same filters. With stride 2 a gradient has four parities, each with
-    its own taps. Then the kernel does, in this order and where given: add another gradient (x2, w2: 1x1, stride 2),
-    scale and shift, add the residual, ReLU, set to zero where the mask is not positive, and write the tile's sums of
-    values and squares to partial (tiles, 2, R*OUT).
+    coordinate. With stride 2 a gradient has four parities, each with its own taps. Then the kernel does, in this order
+    and where given: add another gradient (x2, w2: 1x1, stride 2), scale and shift, add the residual, ReLU, set to zero
+    where the mask is not positive, and write the tile's sums of values and squares to partial (tiles, 2, R*OUT).
     """
     BM: tl.constexpr = BI * BH * BW
     blocks: tl.constexpr = OUT // BN
     steps: tl.constexpr = IN // BK
     tile = tl.program_id(0) // blocks
     r = tl.program_id(1)
-    rw = r // PER
     k0 = tl.program_id(0) % blocks * BN
     n0 = tile // HB * BI
     h0 = tile % HB * BH
@@ -63,18 +61,18 @@ def conv_kernel(
                 tap = t
                 dh = KS // 2 - a
                 dw = KS // 2 - b
-            filters = w.load([rw * IN + c, tap * OUT + k0]).T
+            filters = w.load([r * IN + c, tap * OUT + k0]).T
             pixels = x.load([n0, h0 + dh, 0, dw, r * IN + c])
         else:
             dh = a - KS // 2
             dw = b - KS // 2
-            filters = w.load([rw * OUT + k0, t * IN + c])
+            filters = w.load([r * OUT + k0, t * IN + c])
             column = ((dw & (S - 1)) * R + r) * IN + c
             pixels = x.load([n0, h0 + (dh >> (S - 1)), dh & (S - 1), dw >> (S - 1), column])
         acc = tl.dot(filters, pixels.reshape(BM, BK).T, acc)
     if x2 is not None:
         for i in range(tl.where(parity == 0, steps, 0)):
-            filters = w2.load([rw * IN + i * BK, k0]).T
+            filters = w2.load([r * IN + i * BK, k0]).T
             pixels = x2.load([n0, h0, 0, 0, r * IN + i * BK])
             acc = tl.dot(filters, pixels.reshape(BM, BK).T, acc)
     channels = r * OUT + k0 + tl.arange(0, BN)
@@ -191,9 +189,8 @@ def convolve(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The convolution of x or, with ``gradient``, the gradient of its input, where x is the gradient of its output.
 
-    If w has fewer filters (rows) than R replicas need, consecutive replicas share them. :func:`conv_kernel` describes
-    the operations after the convolution. With ``statistics`` the second result is the sums of values and squares per
-    channel, as T partial sums: (T, 2, R*K).
+    :func:`conv_kernel` describes the operations after the convolution. With ``statistics`` the second result is the
+    sums of values and squares per channel, as T partial sums: (T, 2, R*K).
     """
     IN, OUT = (conv.K, conv.C) if gradient else (conv.C, conv.K)
     s_in, s_out = (1, conv.stride) if gradient else (conv.stride, 1)
@@ -214,7 +211,7 @@ def convolve(
         _images(x, s_in, taken), TensorDescriptor.from_tensor(w, [bk, bn] if gradient else [bn, bk]), given(y),
         None if x2 is None else _images(x2, 1, taken),
         None if w2 is None else TensorDescriptor.from_tensor(w2, [bk, bn]),
-        given(residual), given(mask), scale, shift, partial, R, R * conv.K // len(w), conv.out // bh,
+        given(residual), given(mask), scale, shift, partial, R, conv.out // bh,
         IN=IN, OUT=OUT, KS=conv.ks, S=conv.stride, DGRAD=gradient, RELU=relu,
         BI=bi, BH=bh, BW=bw, BN=bn, BK=bk, num_warps=warps, num_stages=stages,
     )  # fmt: skip

@@ -77,7 +77,6 @@ BENCHMARK = """        Benchmark(
             name="split-stripes",
             title="Split Stripes",
             dataset="stripes",
-            scenarios=("class", "task"),
             sizes=(2, 2),
             backbone="mlp",
             description="two tasks of two classes",
@@ -124,7 +123,7 @@ def add_benchmark(root: Path) -> None:
         arrays[array] = [shape, hashlib.sha256(values.tobytes()).hexdigest()]
     path, datasets = "src/cclfp/streams/benchmarks.py", "src/cclfp/data/published.json"
     mnist = re.search(r' "mnist": \{.*?\n \}(?=,\n)', (root / datasets).read_text("utf-8"), flags=re.DOTALL)
-    start = re.search(r"\nBENCHMARKS.*?(?=        Benchmark\()", (root / path).read_text("utf-8"), flags=re.DOTALL)
+    start = re.search(r"\nBENCHMARKS.*?(?=        _digits\()", (root / path).read_text("utf-8"), flags=re.DOTALL)
     assert mnist is not None
     assert start is not None
     edits = [

@@ -14,8 +14,7 @@ import numpy as np
 from PIL import Image
 
 from cclfp.data import DATASETS
-from cclfp.data.formats import IDX_FILES
-from cclfp.data.source import ArraySpec
+from cclfp.data.formats import IDX_FILES, ArraySpec
 
 # Files of other programs beside every output. No command may change or remove them, however old they are.
 CANARIES = ("uv.lock", "poetry.lock", ".x.tmp", ".runs.sqlite.backup.tmp", ".index.html.1-0.tmp", "notes.txt", "index")

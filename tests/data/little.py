@@ -18,8 +18,7 @@ from samples import encoded
 from torture.material import idx_header
 
 from cclfp.data import DATASETS, dataset_path, import_dataset, is_cached, load_dataset, verify
-from cclfp.data.formats import ANNOTATIONS, IDX_FILES
-from cclfp.data.source import ARRAYS, ArraySpec, sha256_of
+from cclfp.data.formats import ANNOTATIONS, ARRAYS, IDX_FILES, ArraySpec, sha256_of
 from cclfp.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -131,10 +130,10 @@ def python2_pickle(data: np.ndarray, label_key: str, labels: list[int]) -> bytes
 def make_cifar(name: str, patch: Patch) -> Little:
     source: Any = DATASETS[name]
     *train, test = source.files
-    arrays = random_arrays((3, 32, 32), 4 * len(train), 3)
+    arrays = random_arrays((3, 32, 32), 4 * len(train), 4)
     parts = [(file, "train", slice(4 * row, 4 * row + 4)) for row, file in enumerate(train)]
     files = {}
-    for file, part, rows in [*parts, (test, "test", slice(3))]:
+    for file, part, rows in [*parts, (test, "test", slice(4))]:
         data = arrays[f"{part}_images"][rows].reshape(-1, 3072)
         files[file] = python2_pickle(data, source.label_key, arrays[f"{part}_labels"][rows].tolist())
     return Little(name, files, arrays, patch)
@@ -182,7 +181,7 @@ def make(name: str, patch: Patch) -> Little:
     for array, values in little.arrays.items():
         has_checksum = DATASETS[name].arrays[array].sha256 is not None
         specs[array] = ArraySpec(values.shape, sha256_of(values) if has_checksum else None)
-    patch.setattr("shutil.which", lambda name: None)  # no npm
+    patch.setenv("PATH", "/nowhere")  # no npm
     little.publish(arrays=specs, mirrors=(f"{NOWHERE}/{'' if name == 'mnist' else little.source.archive}",))
     if "cifar" in name:
         little.publish_files()

@@ -9,7 +9,6 @@ import os
 import struct
 import subprocess
 import sys
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ from samples import EDITS, PIXELS, edited, encoded, imported, photos, refused
 
 from cclfp.core.workers import Died, work
 from cclfp.data import decode as module
-from cclfp.data.decode import Decoded, decode
+from cclfp.data.decode import decode
 from cclfp.data.folders import SUFFIXES
 from cclfp.errors import DataError, RunError
 from cclfp.events import ignore
@@ -49,10 +48,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def one(content: bytes, size: tuple[int, int] | None = None) -> Decoded:
-    ((place, image),) = decode([("mine", content)], 1, ignore, "decoding", size)
-    assert place == 0
-    return image
+def one(content: bytes, size: tuple[int, int] | None = None) -> np.ndarray:
+    (pixels,) = decode([("mine", content)], "mine", ignore, size).pixels
+    return np.asarray(pixels)
 
 
 @pytest.mark.parametrize("kind", ["png", "bmp", "tiff", "ppm", "gif", "webp"])
@@ -60,17 +58,17 @@ def test_formats(kind: str) -> None:
     """The first frame is taken, in formats that have several."""
     pixels = PIXELS if kind != "gif" else np.full_like(PIXELS, 200)
     others = {} if kind in ("bmp", "ppm") else {"append_images": [pil.fromarray(255 - pixels)] * 9, "save_all": True}
-    image = one(encoded(pixels, kind, **OPTIONS[kind] | others))
-    assert not image.is_grey
-    assert np.array_equal(image.pixels, pixels)
+    found = decode([("mine", encoded(pixels, kind, **OPTIONS[kind] | others))], "mine", ignore)
+    assert not found.are_grey
+    assert np.array_equal(found.pixels, pixels[None])
 
 
 def test_kinds_of_pixels() -> None:
     channel = PIXELS[:, :, 0]
     for values in (channel, channel.astype(np.uint16) * 256 + 200):
-        grey = one(encoded(values))
-        assert grey.is_grey
-        assert np.array_equal(grey.pixels, np.stack([channel] * 3, axis=2))
+        found = decode([("mine", encoded(values))] * 2, "mine", ignore)
+        assert found.are_grey
+        assert np.array_equal(found.pixels, np.stack([np.stack([channel] * 3, axis=2)] * 2))
     for values, message in (
         (channel.astype(np.float32), "floating-point"),
         (np.full((4, 4), 1 << 20, np.int32), "more than 16 bits, or are negative"),
@@ -84,14 +82,14 @@ def test_transparent_images_are_put_on_white() -> None:
     alpha = PIXELS[:, :, :1].astype(float) / 255
     white = np.rint(PIXELS * alpha + 255 * (1 - alpha))
     opaque = np.full_like(PIXELS[:, :, 0], 255)
-    for pixels, is_transparent, is_grey, expected in (
-        (np.dstack([PIXELS, PIXELS[:, :, 0]]), True, False, white),
-        (np.dstack([PIXELS, opaque]), False, False, PIXELS),
-        (np.dstack([PIXELS[:, :, 0]] * 2), True, True, white[:, :, :1]),  # grey and alpha
+    for pixels, are_grey, expected in (
+        (np.dstack([PIXELS, PIXELS[:, :, 0]]), False, white),
+        (np.dstack([PIXELS, opaque]), False, PIXELS),
+        (np.dstack([PIXELS[:, :, 0]] * 2), True, white[:, :, :1]),  # grey and alpha
     ):
-        image = one(encoded(pixels))
-        assert (image.is_transparent, image.is_grey) == (is_transparent, is_grey)
-        assert np.abs(image.pixels - expected).max() <= 1
+        found = decode([("mine", encoded(pixels))], "mine", ignore)
+        assert found.are_grey == are_grey
+        assert np.abs(found.pixels - expected).max() <= (0 if expected is PIXELS else 1)
 
 
 @pytest.mark.parametrize(("mode", "key"), [("L", 0), ("P", 0), ("RGB", (0, 0, 0)), ("1", 0), ("I;16", 512)])
@@ -99,48 +97,35 @@ def test_one_colour_may_be_transparent(mode: str, key: Any) -> None:
     buffer = io.BytesIO()
     image = pil.fromarray(np.full((2, 2), 512, np.uint16)) if mode == "I;16" else pil.new(mode, (2, 2))
     image.save(buffer, "png", transparency=key)
-    found = one(buffer.getvalue())
-    assert found.is_transparent == (mode != "I;16")  # sixteen bits have no transparency
-    assert (found.pixels == (2 if mode == "I;16" else 255)).all()
+    assert (one(buffer.getvalue()) == (2 if mode == "I;16" else 255)).all()  # 16 bits have no transparency
 
 
 def test_exif_orientation() -> None:
     exif = pil.Exif()
     exif[0x0112] = 6  # the camera was turned
-    assert np.array_equal(one(encoded(PIXELS, exif=exif)).pixels, np.rot90(PIXELS, -1))
+    assert np.array_equal(one(encoded(PIXELS, exif=exif)), np.rot90(PIXELS, -1))
 
 
 def test_size_takes_the_centre() -> None:
     wide = np.random.default_rng(1).integers(0, 256, (8, 24, 3), np.uint8)
     smaller = np.asarray(pil.fromarray(wide).resize((12, 4), pil.Resampling.BILINEAR))
     tall = wide.transpose(1, 0, 2).copy()
-    assert np.array_equal(one(encoded(wide), (4, 4)).pixels, smaller[:, 4:8])
-    assert np.array_equal(one(encoded(tall), (4, 4)).pixels, smaller[:, 4:8].transpose(1, 0, 2))
-    assert np.array_equal(one(encoded(wide), (8, 12)).pixels, wide[:, 6:18])
+    assert np.array_equal(one(encoded(wide), (4, 4)), smaller[:, 4:8])
+    assert np.array_equal(one(encoded(tall), (4, 4)), smaller[:, 4:8].transpose(1, 0, 2))
+    assert np.array_equal(one(encoded(wide), (8, 12)), wide[:, 6:18])
     for pixels, size in ((wide, (9, 9)), (wide, (2, 3)), (PIXELS[:, :1].copy(), (3, 3))):
-        assert one(encoded(pixels), size).pixels.shape == (*size, 3)
+        assert one(encoded(pixels), size).shape == (*size, 3)
 
 
-def test_many_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 3)
     monkeypatch.setattr(module, "cores", lambda: 3)
-    taken = []
-
-    def files() -> Any:
-        for number in range(100):
-            taken.append(number)
-            yield f"{number}.png", encoded(np.full((1 + number % 5, 2, 3), number, np.uint8))
-
+    files = [(f"{number}.png", encoded(np.full((2, 2, 3), number, np.uint8))) for number in range(100)]
     events: list[Any] = []
-    found = []
-    with contextlib.closing(decode(files(), 100, events.append, "decoding")) as images:
-        for image in images:
-            found.append(image)
-            assert len(taken) <= len(found) + (2 * 3 + 1) * 3  # no more than a few chunks are held
-    assert [place for place, _ in found] == [int(image.pixels[0, 0, 0]) for _, image in found] == list(range(100))
-    assert [len(image.pixels) for _, image in found] == [1 + number % 5 for number in range(100)]
+    found = decode(files, "mine", events.append)
+    assert found.places == found.pixels[:, 0, 0, 0].tolist() == list(range(100))
     assert [event.done for event in events] == [*range(0, 100, 3), 100]
-    assert list(decode([], 0, ignore, "decoding")) == []
+    assert decode([], "mine", ignore).places == []
 
 
 JPEG = encoded(np.zeros((300, 300, 3), np.uint8), "jpeg")
@@ -161,51 +146,28 @@ JPEG = encoded(np.zeros((300, 300, 3), np.uint8), "jpeg")
 def test_what_cannot_be_decoded_is_named(content: Any, message: str) -> None:
     files = [(f"{number}.png", encoded()) for number in range(5)]
     files = [*files, ("bad.png", content), *files]
-    with pytest.raises(DataError, match=rf"^bad\.png {message}"):
-        list(decode(files, 11, ignore, "decoding"))
-    errors: list[DataError] = []
-    places = [place for place, _ in decode(files, 11, ignore, "decoding", errors=errors)]
-    assert places == [place for place in range(11) if place != 5]
-    assert len(errors) == 1
-
-
-def test_a_worker_that_is_killed_is_an_error_and_not_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, real = [], subprocess.Popen
-
-    def start(*arguments: Any, **options: Any) -> Any:
-        processes.append(real(*arguments, **options))
-        return processes[-1]
-
-    def files() -> Iterator[tuple[str, bytes]]:
-        yield from ((str(number), large) for number in range(module.CHUNK - 1))
-        threading.Timer(0.3, processes[0].kill).start()  # in the middle of these files, which take 2 s
-        yield "last", large
-
-    monkeypatch.setattr(subprocess, "Popen", start)
-    monkeypatch.setattr(module, "cores", lambda: 1)
-    large = encoded(np.zeros((3000, 3000), np.uint8))
-    with pytest.raises(RunError, match=r"a process that decodes images was killed by signal 9, .*, at \d+"):
-        list(decode(files(), module.CHUNK, ignore, ""))
-    assert processes[0].poll() is not None
+    with pytest.raises(DataError, match=rf"mine: 1 image cannot be decoded .*\n  bad\.png {message}"):
+        decode(files, "mine", ignore)
+    assert decode(files, "mine", ignore, skip_bad=True).places == [place for place in range(11) if place != 5]
 
 
 @pytest.mark.parametrize("answered", [0, 1, 2])
 def test_a_worker_that_dies(answered: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It loses the files of its chunk for which it has not answered."""
-    answer, death = (b"\0\0\0", 1, 1, True, False), Died("was killed")
+    answer, death = (b"\0\0\0", 1, 1, True), Died("was killed")
 
-    def answers(*arguments: Any, ahead: int) -> Iterator[tuple[int, Any]]:
+    def answers(*arguments: Any) -> Iterator[tuple[int, Any]]:
         assert len(list(arguments[-1])) == 2
         yield from ((number, found) for number in (1, 0) for found in [*[answer] * answered, death])
 
     monkeypatch.setattr(module, "CHUNK", 2)
     monkeypatch.setattr(module, "work", answers)
-    images = decode([(f"{number}.png", b"") for number in range(4)], 4, ignore, "")
+    files = [(f"{number}.png", b"") for number in range(4)]
     if answered == 2:
-        assert [place for place, _ in images] == [0, 1, 2, 3]
+        assert decode(files, "mine", ignore).places == [0, 1, 2, 3]
     else:
         with pytest.raises(RunError, match=f"a process that decodes images was killed, at {2 + answered}.png"):
-            list(images)
+            decode(files, "mine", ignore)
 
 
 @pytest.mark.slow
@@ -220,7 +182,7 @@ def test_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
         "from cclfp.events import ignore\n"
         "from cclfp.data.decode import decode\n"
         "files = [('mine', Path('mine.png').read_bytes())]\n"
-        "for _, image in decode(files, 1, ignore, ''): print(image.pixels.sum())\n"
+        "print(decode(files, '', ignore).pixels.sum())\n"
     )
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == f"{PIXELS.sum()}\n", done.stderr
@@ -282,10 +244,10 @@ def test_what_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ):
         assert len(content) < 10_000
         with pytest.raises(DataError, match=f"mine {message}"):
-            list(module.decode([("mine", content)], 1, ignore, "", size=(8, 8)))
+            one(content, size=(8, 8))
     folder = photos(tmp_path / "photos", each=2)
     refused(folder, "8 images of 30000×30000 take more than 8 GiB of memory", size=30_000)
-    monkeypatch.setattr("cclfp.data.folders.MOST_BYTES", 1000)
+    monkeypatch.setattr("cclfp.data.decode.MOST_BYTES", 1000)
     refused(folder, "8 images of 12×10 take more than .*--image-size 64")
     monkeypatch.setattr(module, "MOST_FILE", 10)
     refused(folder, "cat/0.png has .* bytes, more than 10 for one image")

@@ -68,10 +68,8 @@ def test_others_get_another_name(tmp_path: Path) -> None:
 def test_train_and_test_folders_are_taken_as_they_are(test: str, tmp_path: Path) -> None:
     photos(tmp_path / "data" / "train", each=3)
     photos(tmp_path / "data" / test, each=1)
-    events = list[Event]()
-    data = imported(tmp_path / "data", on_event=events.append)
+    data = imported(tmp_path / "data")
     assert (len(data.train_labels), len(data.test_labels)) == (12, 4)
-    assert texts(events)[-1].endswith(f"trained on the folder train, tested on the folder {test}")
     refused(tmp_path / "data", "a split seed does not apply to it", split_seed=1)
     (tmp_path / "data" / "other").mkdir()
     refused(tmp_path / "data", f"data has other, .*{test}.*: expected class folders, or only train and test")
@@ -90,13 +88,12 @@ def test_other_formats_folders_and_files(tmp_path: Path) -> None:
     data = load_dataset(name)
     assert len(data.train_labels) + len(data.test_labels) == 15
     assert data.train_images.shape[1:] == (3, 10, 12)
-    assert "photos: skipped files that are not images: cat/notes.txt" in texts(events)
-    assert "photos: 1 image has transparent pixels, which are made white" in texts(events)
+    assert "photos: left out cat/notes.txt" in texts(events)
     for ignored in ("__MACOSX", ".cache", "cat/.thumbnails", "cat/__MACOSX"):
         (folder / ignored).mkdir()
         picture(1).save(folder / ignored / "1.png")
     assert import_images(folder, on_event=events.append) == name
-    assert "photos: ignored folders: .cache, __MACOSX, cat/.thumbnails and 1 more" in texts(events)
+    assert "photos: left out .cache, __MACOSX, cat/.thumbnails and 2 more" in texts(events)
 
 
 def test_classes_that_are_the_same_by_mistake_are_told(tmp_path: Path) -> None:
@@ -138,7 +135,7 @@ def test_classes_that_are_numbers_are_in_their_order_and_chosen_by_name(tmp_path
     assert benchmark.stream("class", 0, order, sizes).classes == [[3, 1], [0, 2]]
     assert benchmark.split_into(2, [3, 1, 0, 2]) == ((3, 1, 0, 2), (2, 2))  # numbers that are no text are ids
     for bad in ((2,), (3, 3), (0, 4), ()):
-        with pytest.raises(InputError, match="expected the number of classes per task, 4 in total"):
+        with pytest.raises(InputError, match="each of the 4 classes once, and how many of them each task has"):
             benchmark.stream("class", 0, sizes=bad)
 
 
@@ -211,10 +208,9 @@ def test_a_subset_of_the_classes(tmp_path: Path) -> None:
     assert name not in (import_images(folder), import_images(folder, classes=["dog", "ox"]))
     assert name == import_images(folder, classes=["cat", "dog"])
     refused(folder, "unknown class of photos 'dogs'. Did you mean 'dog'?", classes=["cat", "dogs"])
-    refused(folder, "expected the names of several classes", classes="cat,dog")
     many = [f"class {number}" for number in range(1000)]
     with pytest.raises(InputError, match="unknown class of many 'clas 999'. Did you mean 'class 999'") as raised:
-        choose_classes("many", many, ["clas 999"], ignore)
+        choose_classes("many", many, ["clas 999"], lambda event: None)
     assert len(str(raised.value)) < 500  # not all of them
     path, given = npz(tmp_path / "mine.npz"), arrays()
     name = import_images(path, classes=["9", "5"])

@@ -15,21 +15,10 @@ import numpy as np
 import pytest
 from little import ARCHIVED, MAKE, Little, Patch, make, string
 
-from cclfp.data import (
-    DATASETS,
-    dataset_path,
-    fetch,
-    formats,
-    import_dataset,
-    load_dataset,
-    remove_dataset,
-    source,
-    verify,
-)
-from cclfp.data.formats import ANNOTATIONS
-from cclfp.data.source import ARRAYS
+from cclfp.data import DATASETS, dataset_path, fetch, formats, import_dataset, load_dataset, remove_dataset, verify
+from cclfp.data.formats import ANNOTATIONS, ARRAYS
 from cclfp.errors import DataError, InputError
-from cclfp.events import DataProgress, Note, ignore
+from cclfp.events import DataProgress, Note
 
 
 @pytest.fixture(params=MAKE)
@@ -65,14 +54,6 @@ def test_forms_of_an_archive(name: str, form: str, tmp_path: Path, monkeypatch: 
     import_dataset(name, path.parent if form.startswith("parent") else path)
     little.check()
     assert not list(tmp_path.rglob("evil"))
-
-
-@pytest.mark.parametrize("form", ["{}.gz", "{}"])
-def test_names_of_idx_files(form: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    little, pack = make("mnist", monkeypatch), gzip.compress if form.endswith(".gz") else bytes
-    little.files = {form.format(name.replace("-idx", ".idx")): pack(raw) for name, raw in little.files.items()}
-    import_dataset("mnist", little.place(tmp_path / "mine"))
-    little.check()
 
 
 SPOILT: dict[str, Callable[[bytes], bytes]] = {
@@ -139,24 +120,9 @@ def test_an_archive_that_cannot_be_read(tmp_path: Path, monkeypatch: Patch) -> N
     def refuse(*_: Any) -> str:
         raise PermissionError(f"Permission denied: {path}")
 
-    monkeypatch.setattr(source, "checksum_of", refuse)
+    monkeypatch.setattr(formats, "checksum_of", refuse)
     with pytest.raises(DataError, match=f"^cifar10: Permission denied: {path}$"):
         fetch("cifar10")
-
-
-def test_an_archive_is_no_folder_of_files(tmp_path: Path, monkeypatch: Patch) -> None:
-    """A dataset can have 110,000 files, which are looked for only in a folder."""
-    little, asked, real = make("tiny-imagenet", monkeypatch), list[Path](), Path.is_file
-    archive = tmp_path / little.source.archive
-    archive.write_bytes(little.pack())
-
-    def is_file(path: Path) -> bool:
-        asked.append(path)
-        return real(path)
-
-    monkeypatch.setattr(Path, "is_file", is_file)
-    assert little.source.read(archive, ignore) is not None
-    assert {path.name for path in asked} == {archive.name}
 
 
 def test_an_evil_pickle_does_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -172,12 +138,6 @@ def test_a_gzip_file_that_unpacks_to_much_is_not_unpacked(tmp_path: Path, monkey
     little = make("mnist", monkeypatch)
     monkeypatch.setattr(formats, "MOST_UNPACKED", 1000)
     little.files = {f"{file}.gz": gzip.compress(raw + bytes(5000)) for file, raw in little.files.items()}
-    little.refused(little.place(tmp_path / "mine"), "cannot be read as an IDX file of 6 examples")
-
-
-def test_of_a_file_that_is_too_large_no_more_is_read_than_is_downloaded(tmp_path: Path, monkeypatch: Patch) -> None:
-    little = make("mnist", monkeypatch)
-    monkeypatch.setattr(source, "MOST_DOWNLOADED", 1000)  # of 4,720 bytes that are right
     little.refused(little.place(tmp_path / "mine"), "cannot be read as an IDX file of 6 examples")
 
 
@@ -216,8 +176,8 @@ def test_pixels_that_have_no_published_checksum(tmp_path: Path, monkeypatch: Pat
 
 def test_what_is_known_of_the_datasets() -> None:
     counts = {"mnist": 10, "cifar10": 10, "cifar100": 100, "tiny-imagenet": 200}
-    assert {name: DATASETS[name].num_classes for name in counts} == counts
-    assert all(len(set(source.classes)) == source.num_classes for source in DATASETS.values())
+    assert {name: len(DATASETS[name].classes) for name in counts} == counts
+    assert all(len(set(source.classes)) == len(source.classes) for source in DATASETS.values())
     assert sum(spec.sha256 is not None for name in counts for spec in DATASETS[name].arrays.values()) == 14
     assert DATASETS["cifar100"].classes[:2] == ("apple", "aquarium_fish")
     assert DATASETS["tiny-imagenet"].classes[0] == "goldfish"

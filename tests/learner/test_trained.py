@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import cclfp
 from cclfp.core.arguments import check_names
 from cclfp.data import DATASETS
-from cclfp.data.source import Source
+from cclfp.data.formats import Source
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.nets import MLP, ResNet18

@@ -44,7 +44,6 @@ ORDERS = (
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.none() | st.integers(-2, 12), ORDERS)
-@example(None, [10**5000, 1])
 @example(None, LOOP)
 @example(None, torch.tensor(3))
 @example(None, np.array(3))
@@ -70,10 +69,10 @@ def test_any_class_order_is_a_split_or_refused(tasks: int | None, order: Any) ->
 def check(ids: Any, sizes: tuple[int, ...] | None, tasks: int | None) -> None:
     assert ids in (None, "random") or sorted(ids) == list(range(10))
     assert sizes is None or (sum(sizes) == 10 and min(sizes) > 0)
-    names = MNIST.task_classes(ids, sizes, seed=0)
-    assert sorted(itertools.chain(*names)) == list("0123456789")
+    split = MNIST.task_classes(ids, sizes, seed=0)
+    assert sorted(itertools.chain(*split)) == list(range(10))
     if tasks is not None:
-        assert len(names) == tasks
+        assert len(split) == tasks
 
 
 IDS = (6, 0, 8, 9, 2, 3, 4, 5, 7, 1)
@@ -107,20 +106,22 @@ def test_class_orders_that_are_taken(tasks: int | None, order: Any, expected: An
 @pytest.mark.parametrize(
     ("tasks", "order", "message"),
     [
-        (None, "wnids", "'labels', or each of the .*wrong or given twice: 'wnids'"),
-        (None, "8,frag", "wrong or given twice: 'frag'; not given: 0,1,2"),
-        (None, "0,0,1", "^class order '0,0,1': expected 'random'.*wrong or given twice: '0'; not given: 2,3"),
-        (None, (0, 1, 2), "by name or by number from 0 to 9 .not given: 3,4,5"),
-        (None, "0,1/", "wrong or given twice: ''"),
+        (None, "wnids", "'labels', or each of the .*'wnids' is wrong or given twice"),
+        (None, "8,frag", "'frag' is wrong or given twice, 0 is not given, 1 is not given"),
+        (
+            None,
+            "0,0,1",
+            "^class order '0,0,1': expected 'random'.*'0' is wrong or given twice, 2 is not given",
+        ),
+        (None, (0, 1, 2), "by name or by number .3 is not given, 4 is not given"),
+        (None, "0,1/", "'' is wrong or given twice"),
         (None, (0,) * 10, "expected 'random', 'labels', or each of the 10 classes once"),
-        (None, (0.5,) * 10, "wrong or given twice: 0.5"),
-        (None, [[0, 1], []], "the classes of each task, which has some"),
+        (None, (0.5,) * 10, "0.5 is wrong or given twice"),
+        (None, [[*range(10)], []], r"[^[]\[\] is wrong or given twice"),
         (None, np.zeros((2, 2), int), r"^class order \[\[0, 0\], \[0, 0\]\]: expected"),
-        (None, [], r"^class order \[\]: expected 'random', classes, or the classes of each task"),
-        (None, set(range(10)), "expected 'random', classes, or the classes of each task"),
-        (None, dict.fromkeys(range(10)), "expected 'random', classes, or the classes of each task"),
-        (None, (c for c in range(10)), "expected 'random', classes, or the classes of each task"),
-        (None, functools.reduce(lambda x, _: [x], range(100_000), list[Any]()), "wrong or given twice: "),
+        (None, [], r"^class order \[\]: expected 'random', 'labels', or each of the 10 classes once"),
+        *((None, kind(range(10)), "is wrong or given twice, 0 is not given") for kind in (set, dict.fromkeys, iter)),
+        (None, functools.reduce(lambda x, _: [x], range(100_000), list[Any]()), "is wrong or given twice, 0 is not"),
         (3, "0,1/2,3,4,5,6,7,8,9", "tasks=3, but the class order has 2 tasks"),
         (11, None, "tasks=11: expected a whole number from 1 to 10"),
         (0, None, "tasks=0: expected a whole number from 1 to 10"),
@@ -160,11 +161,11 @@ def test_a_class_order_with_a_name() -> None:
     order, sizes = tiny.split_into(None, "wnids")
     assert (order, sizes) == tiny.split_into(None, None) == (tiny.usual_order, None)
     assert tiny.split_into(None, "labels") == tiny.split_into(None, range(200)) == (None, None)
-    names = list(itertools.chain(*tiny.task_classes(order, sizes, seed=0)))
+    names = [tiny.classes[c] for c in itertools.chain(*tiny.task_classes(order, sizes, seed=0))]
     assert names[:4] == ["Egyptian cat", "reel", "volleyball", "rocking chair"]
     assert names[-2:] == ["cauliflower", "African elephant"]
     assert sorted(names) == sorted(tiny.classes)
     assert tiny.classes[:3] == ("goldfish", "European fire salamander", "bullfrog")
     assert tiny.split_into(5, "wnids") == (order, (40,) * 5)
-    with pytest.raises(InputError, match="'random', 'labels', 'wnids', or each of the .*wrong or given twice: 'wnid'"):
+    with pytest.raises(InputError, match="'labels', 'wnids', or each of the .*'wnid' is wrong or given twice"):
         tiny.split_into(None, "wnid")

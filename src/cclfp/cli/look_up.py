@@ -105,7 +105,7 @@ def _look_at_benchmark(
     orders = sorted(benchmark.class_orders, key=lambda name: name != benchmark.class_order)  # the default first
     facts = attributes(benchmark, "dataset", "scenarios", "backbone")
     facts |= {"augmentation": benchmark.no_augmentation is None, "class_orders": orders}
-    split = benchmark.task_classes(order, sizes, seed)
+    split = [[benchmark.classes[c] for c in task] for task in benchmark.task_classes(order, sizes, seed)]
     chosen, listed = _list_presets([preset for preset in presets() if preset.benchmark == name], "method")
     document = {**attributes(benchmark, "name", "title", "description"), **facts, "tasks": split, "presets": chosen}
     document |= {} if images is None else {"images": images}

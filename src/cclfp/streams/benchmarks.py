@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,26 +18,31 @@ from cclfp.streams.tasks import DOMAIN_TASKS, Stream, even_sizes, permuted, rota
 from cclfp.transforms import CropFlip
 
 ClassOrder = tuple[int, ...] | str | None
+MakeStream = Callable[[Dataset, int], Stream]  # from a dataset and a seed
 MOST_CLASSES = 1 << 16  # more than any dataset has
 AUGMENTATION = CropFlip(padding=4)  # used with augment=on
 
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """A named stream. ``scenarios`` lists those for which it is defined, the default first."""
+    """A named stream."""
 
     name: str
     title: str
     dataset: str
     description: str
-    scenarios: tuple[str, ...] = ("class", "task")
     backbone: str = "resnet18"
     sizes: tuple[int, ...] = ()  # classes per task; empty: every task has all of them, or the user chooses
     class_order: str = "labels"  # the name of the order its classes come in, one of class_orders
-    domains: Callable[[Dataset, int], Stream] | None = None  # makes the stream where every task has all classes
+    domains: MakeStream | None = None  # makes the stream where every task has all classes
     # Settings that replace the method's defaults, unless a preset or the user gives another value.
     settings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     no_augmentation: str | None = None  # why its images cannot be augmented
+
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        """The scenarios for which it is defined, the default first."""
+        return ("class", "task") if self.domains is None else ("domain",)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -87,80 +92,48 @@ class Benchmark:
         data = load_dataset(self.dataset)
         if self.domains is not None:
             return self.domains(data, seed)
-        return split(data, scenario, self._order(class_order, seed), sizes or self.sizes)
+        return split(data, scenario, self.task_classes(class_order, sizes, seed))
 
-    def task_classes(self, class_order: ClassOrder, sizes: Sequence[int] | None, seed: int) -> list[list[str]]:
-        """The names of each task's classes in the :meth:`stream` with these arguments."""
+    def task_classes(self, class_order: ClassOrder, sizes: Sequence[int] | None, seed: int) -> list[list[int]]:
+        """The ids of each task's classes in the :meth:`stream` with these arguments."""
+        every, sizes = list(range(self.num_classes)), sizes or self.sizes
         if self.domains is not None:
-            return [list(self.classes)] * DOMAIN_TASKS
-        order, names = iter(self._order(class_order, seed)), self.classes
-        return [[names[next(order)] for _ in range(size)] for size in sizes or self.sizes]
-
-    def _order(self, class_order: ClassOrder, seed: int) -> list[int]:
+            return [every] * DOMAIN_TASKS
+        order: list[Any] = every if class_order is None else [*class_order]
         if class_order == "random":
-            return torch.randperm(self.num_classes, generator=generator(seed, "class order")).tolist()
-        return list(range(self.num_classes)) if class_order is None else self.class_ids(class_order)
+            order = torch.randperm(self.num_classes, generator=generator(seed, "class order")).tolist()
+        if sum(sizes) != self.num_classes or min(sizes, default=0) < 1 or sorted(order) != every:
+            expected = f"each of the {self.num_classes} classes once, and how many of them each task has"
+            raise InputError(f"class order {class_order}, sizes={list(sizes)}: expected {expected}")
+        return [order[end - size : end] for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
 
     def check(self, scenario: str, augment: bool = False) -> None:
         """InputError, with the reason, for a scenario that is not defined or images that cannot be augmented."""
         if scenario not in self.scenarios:
-            why = (
-                "its tasks have disjoint classes, so there is no common set of classes whose domain shifts"
-                if self.domains is None
-                else "every task has all ten classes, so no task has new classes or classes of its own"
-            )
+            why = "its tasks have disjoint classes" if self.domains is None else "each of its tasks has all classes"
             raise InputError(f"{self.name} has no {scenario} scenario ({why}); it has: {', '.join(self.scenarios)}")
         if augment and self.no_augmentation is not None:
             raise InputError(f"augment=on: {self.name} cannot be augmented ({self.no_augmentation})")
 
-    def class_ids(self, order: Iterable[Any], given: Any = None) -> list[int]:
-        """The ids of all classes in an order, each given once, by name or id. Names take precedence over ids.
-
-        ``given`` is the order as the user wrote it, for the error.
-        """
-        names = self.classes
-        known = {str(number): number for number in range(len(names))}
-        known |= {name: number for number, name in enumerate(names)}
-        ids, wrong, missing = list[int](), list[Any](), dict.fromkeys(range(len(names)))
-        for value in map(_plain, order):
-            number = known.get(value) if isinstance(value, str) else value
-            if type(number) is int and number in missing:
-                del missing[number]
-                ids.append(number)
-            else:
-                wrong.append(value)
-        if not wrong and not missing:
-            return ids
-        orders = "".join(f", {name!r}" for name in self.class_orders)
-        problems = {"wrong or given twice": map(_shown, wrong[:12]), "not given": [names[c] for c in missing][:12]}
-        listed = "; ".join(f"{what}: {text}" for what, some in problems.items() if (text := ",".join(some)))
-        raise InputError(
-            f"class order {_shown(order if given is None else given)}: expected 'random'{orders}, or each of the "
-            f"{len(names)} classes once, by name or by number from 0 to {len(names) - 1} ({listed})"
-        )
-
     def split_into(self, tasks: int | None, class_order: Any) -> tuple[ClassOrder, tuple[int, ...] | None]:
         """Resolve a user's choice to the order of the class ids and the number of classes per task.
 
-        An order of None is that of the labels, sizes of None are the benchmark's.
-
-        A class order made of lists, or a text with slashes between tasks, also gives the classes of each task. The name
-        of one of ``class_orders`` stands for that order.
+        An order of None is that of the labels, sizes of None are the benchmark's. A class order made of lists, or a
+        text with slashes between tasks, also gives the classes of each task. The name of one of ``class_orders`` stands
+        for that order.
         """
         if self.domains is not None:
             if tasks is not None or class_order is not None:
                 raise InputError(f"{self.name} has all classes in every task: tasks or a class order cannot be chosen")
             return None, None
-        if isinstance(class_order, str):
-            class_order = self.class_orders.get(class_order, class_order)
         order: ClassOrder = self.usual_order
         sizes = None
+        if isinstance(class_order, str):
+            class_order = self.class_orders.get(class_order, class_order)
         if isinstance(class_order, str) and class_order == "random":
             order = "random"
         elif class_order is not None:
-            class_order = _plain(class_order)
-            classes, sizes = _read_order(class_order)
-            order = tuple(self.class_ids(classes, class_order))
+            order, sizes = self._read_order(class_order)
         if sizes is not None and tasks not in (None, len(sizes)):
             raise InputError(f"tasks={tasks}, but the class order has {len(sizes)} tasks")
         if sizes is None and tasks is not None:
@@ -173,19 +146,36 @@ class Benchmark:
         is_by_label = order == tuple(range(self.num_classes))
         return None if is_by_label else order, None if sizes == self.sizes else sizes
 
+    def _read_order(self, given: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+        """The ids of all classes in an order, and the number of classes per task where it is an order of tasks.
 
-def _read_order(order: Any) -> tuple[list[Any], tuple[int, ...] | None]:
-    """The classes in their order, and how many of them each task has, where the order is of tasks."""
-    if isinstance(order, str):
-        tasks = [[unquote(c) for c in split_names(task)] for task in split_names(order, "/")]
-        values = tasks if len(tasks) > 1 else tasks[0]
-    else:
-        values = [_plain(value) for value in order] if isinstance(order, list) else []
-    are_tasks = all(isinstance(value, list) for value in values)
-    if not values or (are_tasks and not all(values)):
-        expected = "'random', classes, or the classes of each task, which has some"
-        raise InputError(f"class order {_shown(order)}: expected {expected}")
-    return (list(itertools.chain(*values)), tuple(map(len, values))) if are_tasks else (values, None)
+        It is a sequence of classes or of tasks, or a text with commas between classes and slashes between tasks. Each
+        class is given once, by name or id. Names take precedence.
+        """
+        if isinstance(given, str):
+            tasks: Any = [[unquote(c) for c in split_names(task)] for task in split_names(given, "/")]
+            tasks = tasks if len(tasks) > 1 else tasks[0]
+        else:
+            values = _plain(given)
+            tasks = [_plain(value) for value in (values if isinstance(values, list) else [values])]
+        are_tasks = all(isinstance(task, list) for task in tasks)
+        classes = [c for task in tasks for c in task or [task]] if are_tasks else tasks  # an empty task is wrong
+        every, names = range(self.num_classes), self.classes
+        known = {str(number): number for number in every} | {name: number for number, name in enumerate(names)}
+        ids, wrong, missing = list[int](), list[str](), dict.fromkeys(every)
+        for value in map(_plain, classes):
+            number = known.get(value) if isinstance(value, str) else value
+            if type(number) is int and number in missing:
+                del missing[number]
+                ids.append(number)
+            else:
+                wrong.append(f"{reprlib.repr(value)} is wrong or given twice")
+        if not wrong and not missing:
+            return tuple(ids), tuple(map(len, tasks)) if are_tasks else None
+        orders = "".join(f", {name!r}" for name in self.class_orders)
+        expected = f"'random'{orders}, or each of the {len(names)} classes once, by name or by number"
+        problems = [*wrong, *(f"{names[c]} is not given" for c in missing)][:12]
+        raise InputError(f"class order {reprlib.repr(_plain(given))}: expected {expected} ({', '.join(problems)})")
 
 
 def _plain(value: Any) -> Any:
@@ -195,72 +185,31 @@ def _plain(value: Any) -> Any:
     return list(itertools.islice(value, MOST_CLASSES + 1)) if is_list else value  # anything longer is invalid anyway
 
 
-def _shown(value: object) -> str:
-    try:
-        return reprlib.repr(value)
-    except ValueError:  # Python refuses to print an int of more than 4,300 digits
-        return "a number of thousands of digits"
+def _digits(name: str, title: str, description: str, domains: MakeStream | None = None) -> Benchmark:
+    why = "a mirrored or shifted digit may be a different digit, and permuted pixels have no neighbours"
+    sizes = (2,) * 5 if domains is None else ()
+    return Benchmark(name, title, "mnist", description, "mlp", sizes, domains=domains, no_augmentation=why)
 
 
-# What several benchmarks have in common.
-_DIGITS: dict[str, Any] = {
-    "dataset": "mnist",
-    "backbone": "mlp",
-    "no_augmentation": "a mirrored or shifted digit may be a different digit, and permuted pixels have no neighbours",
-}
-_PHOTOGRAPHS: dict[str, Any] = {"settings": {"lr": 0.03, "augment": True}}
+def _photographs(
+    name: str, title: str, dataset: str, tasks: int, each: int, images: int, side: int, class_order: str = "labels"
+) -> Benchmark:
+    what = f"{tasks} tasks of {each} classes each, {images:,} training images per task, {side}×{side}"
+    settings = {"lr": 0.03, "augment": True}
+    return Benchmark(name, title, dataset, what, sizes=(each,) * tasks, class_order=class_order, settings=settings)
 
+
+_TASKS = "20 tasks of 1,000 training images, all digits"
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        Benchmark(
-            name="split-mnist",
-            title="Split MNIST",
-            sizes=(2,) * 5,
-            description="5 tasks of 2 digits each, about 12,000 training images per task",
-            **_DIGITS,
-        ),
-        Benchmark(
-            name="permuted-mnist",
-            title="Permuted MNIST",
-            scenarios=("domain",),
-            domains=permuted,
-            description="20 tasks of 1,000 training images, all digits, pixels in a different order in each",
-            **_DIGITS,
-        ),
-        Benchmark(
-            name="rotated-mnist",
-            title="Rotated MNIST",
-            scenarios=("domain",),
-            domains=rotated,
-            description="20 tasks of 1,000 training images, all digits, rotated by a different angle in each",
-            **_DIGITS,
-        ),
-        Benchmark(
-            name="split-cifar10",
-            title="Split CIFAR-10",
-            dataset="cifar10",
-            sizes=(2,) * 5,
-            description="5 tasks of 2 classes each, 10,000 training images per task, 32×32",
-            **_PHOTOGRAPHS,
-        ),
-        Benchmark(
-            name="split-cifar100",
-            title="Split CIFAR-100",
-            dataset="cifar100",
-            sizes=(5,) * 20,
-            description="20 tasks of 5 classes each, 2,500 training images per task, 32×32",
-            **_PHOTOGRAPHS,
-        ),
-        Benchmark(
-            name="split-tiny-imagenet",
-            title="Split Tiny ImageNet",
-            dataset="tiny-imagenet",
-            sizes=(20,) * 10,
-            class_order="wnids",  # as in the code of DER++, whose ResNet18 the paper takes
-            description="10 tasks of 20 classes each, 10,000 training images per task, 64×64",
-            **_PHOTOGRAPHS,
-        ),
+        _digits("split-mnist", "Split MNIST", "5 tasks of 2 digits each, about 12,000 training images per task"),
+        _digits("permuted-mnist", "Permuted MNIST", f"{_TASKS}, pixels in a different order in each", permuted),
+        _digits("rotated-mnist", "Rotated MNIST", f"{_TASKS}, rotated by a different angle in each", rotated),
+        _photographs("split-cifar10", "Split CIFAR-10", "cifar10", 5, 2, 10_000, 32),
+        _photographs("split-cifar100", "Split CIFAR-100", "cifar100", 20, 5, 2_500, 32),
+        # In the order of classes of the code of DER++, whose ResNet18 the paper takes.
+        _photographs("split-tiny-imagenet", "Split Tiny ImageNet", "tiny-imagenet", 10, 20, 10_000, 64, "wnids"),
     )
 }
 

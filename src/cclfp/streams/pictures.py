@@ -15,6 +15,7 @@ from cclfp.streams import Stream
 SIDE, EACH, COLUMNS = 64, 4, 5  # pixels of an image, images of a class, classes in a row
 GAP, MARGIN, LINE = 4, 24, 22
 CELL, ROW = EACH * (SIDE + GAP) + 3 * GAP, LINE + SIDE + 2 * GAP  # the width and height of a class
+LONGEST = 36  # characters of the name of a class
 INK = "#1d1d1f"
 
 
@@ -38,7 +39,8 @@ def draw_stream(stream: Stream, classes: Sequence[str], title: str, path: Path) 
         top += 2 * LINE
         for place, c in enumerate(members):
             left, above = MARGIN + place % COLUMNS * CELL, top + place // COLUMNS * ROW
-            canvas.text((left, above), _shortened(classes[c], small), fill=INK, font=small)
+            name = classes[c] if len(classes[c]) <= LONGEST else f"{classes[c][: LONGEST - 1]}…"
+            canvas.text((left, above), name, fill=INK, font=small)
             for number, row in enumerate(of_task[stream.train.y[of_task] == c][:EACH]):
                 page.paste(_thumbnail(stream.train.x[row]), (left + number * (SIDE + GAP), above + LINE))
         top += rows[task] * ROW
@@ -46,12 +48,6 @@ def draw_stream(stream: Stream, classes: Sequence[str], title: str, path: Path) 
     marks.add_text("Software", "cclfp")
     page.save(buffer, "png", pnginfo=marks)
     write_file(path, buffer.getvalue())
-
-
-def _shortened(name: str, font: Any) -> str:
-    while font.getlength(name) > CELL - GAP and len(name) > 2:
-        name = name.removesuffix("…")[:-1] + "…"
-    return name
 
 
 def _thumbnail(image: Tensor) -> Any:

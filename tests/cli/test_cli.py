@@ -182,7 +182,7 @@ runs --method erx                          | unknown method 'erx'. Did you mean 
 list method                                | unknown list 'method'. Did you mean 'methods'?
 show cclfp                                 | unknown method or benchmark 'cclfp'. Did you mean 'ccl-fp'?
 show split-mnist --seed -1                 | seed=-1: expected a whole number, 0 or more
-show er --seed 4                           | er is a method: the options are about benchmarks
+show er --seed 4                           | er is a method; --images, --seed,
 show split-mnist --images a.jpg            | expected the name of a file to write that ends in .png
 data fetch minst                           | unknown dataset 'minst'. Did you mean 'mnist'?
 data import mnist /nowhere                 | /nowhere does not exist

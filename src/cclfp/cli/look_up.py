@@ -73,7 +73,8 @@ def show(
         return _look_at_benchmark(name, images, seed, tasks, class_order, force)
     if name in METHODS or is_reference(name):
         if images or seed or force or tasks is not None or class_order is not None:
-            raise InputError(f"{name} is a method: the options are about benchmarks")
+            text = "--images, --seed, --force, --tasks and --class-order are about benchmarks"
+            raise InputError(f"{name} is a method; {text}")
         return _look_at_method(name)
     raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS], benchmark_names())
 

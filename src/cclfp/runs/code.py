@@ -28,6 +28,7 @@ FILES = ("losses.py", "metrics.py", "schedules.py", "transforms.py", "runs/train
 TRAINS = ("core/", "data/", "engine/", "learner/", "nets/", "streams/", *FILES)
 OTHER_CODE = "‡"  # marks numbers that other code than this has made
 OTHER_CODE_RISK = "their numbers may not be those of this code"
+MOST_VERSIONS = 3  # that a message names
 OTHER_CODE_HINT = f"{OTHER_CODE_RISK}; --other-code retrain trains them again"
 
 
@@ -60,7 +61,7 @@ def made_by(record: Record) -> str:
 def describe_other_code(records: Collection[Record]) -> str:
     """How many of these runs are of other code, and of which versions; empty if none is."""
     others = [made_by(record) for record in records if is_other_code(record)]
-    versions = "; ".join(dict.fromkeys(others))
+    versions = "; ".join([*dict.fromkeys(others)][:MOST_VERSIONS]) + "; ..." * (len({*others}) > MOST_VERSIONS)
     return f"{len(others)} of {len(records)} runs are of other code ({versions})" if others else ""
 
 

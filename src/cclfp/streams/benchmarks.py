@@ -174,7 +174,8 @@ class Benchmark:
             return tuple(ids), tuple(map(len, tasks)) if are_tasks else None
         orders = "".join(f", {name!r}" for name in self.class_orders)
         expected = f"'random'{orders}, or each of the {len(names)} classes once, by name or by number"
-        problems = [*wrong, *(f"{names[c]} is not given" for c in missing)][:12]
+        problems = wrong[:12]
+        problems += [f"not given: {', '.join([names[c] for c in missing][:12])}"] if missing else []
         raise InputError(f"class order {reprlib.repr(_plain(given))}: expected {expected} ({', '.join(problems)})")
 
 

@@ -14,6 +14,7 @@ import pytest
 from conftest import Cli
 from records import made_up, matrix_of
 
+from cclfp.core.files import home
 from cclfp.methods import METHODS
 from cclfp.paper import cells
 from cclfp.runs.code import PACKAGE, TRAINS, fingerprint, is_other_code, made_by, read_code
@@ -84,6 +85,19 @@ def test_it_is_the_same_for_all_versions_of_python(tmp_path: Path) -> None:
         "values=Constant(value=''), Name(id='z')), UnaryOp(op=USub(), operand=Constant(value=1j)))))), "
         "Raise(exc=Name(id='A'), cause=Name(id='e')))"
     )
+
+
+def test_it_is_kept_for_the_same_files_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = fingerprint.__wrapped__
+    found = compute("er")
+    kept = home() / "fingerprints" / "er"
+    text = kept.read_text()
+    monkeypatch.setattr("cclfp.runs.code.read_code", lambda path: "other code")
+    assert compute("er") == found
+    for wrong in (f"x{text}", text[:-1], "", found):
+        kept.write_text(wrong)
+        assert compute("er") != found
+        assert kept.read_text().startswith(text.split()[0])
 
 
 @pytest.fixture(scope="session")

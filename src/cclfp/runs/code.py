@@ -7,6 +7,7 @@ Comments, docstrings, the texts of errors, line breaks and the version of Python
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import platform
@@ -19,6 +20,8 @@ from typing import Any
 import torch
 
 from cclfp._version import __version__
+from cclfp.core.files import home, write_atomic
+from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.runs.record import Record
 
@@ -93,15 +96,32 @@ def device_name(device: str) -> str:
 
 @functools.cache
 def fingerprint(method: str | None, package: Path = PACKAGE) -> str:
-    """The fingerprint of the code that trains a method; None is a user's own, which may use what the others have."""
+    """The fingerprint of the code that trains a method; None is a user's own, which may use what the others have.
+
+    It is kept with a checksum of the files, because reading their syntax takes longer than most of a command.
+    """
     kinds = METHODS.values() if method is None else [METHODS[method]]
     own = _with_imported_methods({kind.__module__.rpartition(".")[2] for kind in kinds}, package)
+    names = sorted(path.relative_to(package).as_posix() for path in package.rglob("*.py"))
+    files = {name: package / name for name in names if name.startswith(TRAINS) or name in own}
+    contents = hashlib.sha256(Path(__file__).read_bytes())
+    for name, path in files.items():
+        contents.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    checksum, kept = contents.hexdigest(), None
+    with contextlib.suppress(OSError, ImportError, InputError):  # without a place to keep it
+        kept = home() / "fingerprints" / (method or "own")
+        of, _, found = kept.read_text("ascii", "replace").partition(" ")
+        if of == checksum and re.fullmatch("[0-9a-f]{16}", found):
+            return found
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        name = path.relative_to(package).as_posix()
-        if name.startswith(TRAINS) or name in own:
-            digest.update(f"{name}\0{read_code(path)}\0".encode())
-    return digest.hexdigest()[:16]
+    for name, path in files.items():
+        digest.update(f"{name}\0{read_code(path)}\0".encode())
+    found = digest.hexdigest()[:16]
+    with contextlib.suppress(OSError, InputError):
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(kept, f"{checksum} {found}".encode())
+    return found
 
 
 def _with_imported_methods(names: set[str], package: Path) -> set[str]:

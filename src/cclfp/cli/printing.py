@@ -16,7 +16,6 @@ from cclfp.paper.compare import TEST, show_difference, show_p
 from cclfp.paper.numbers import TABLES, missing_components, published_for
 from cclfp.paper.search import Trial, Tuned
 from cclfp.paper.study import MINE, RUNTIME, Study, by_column
-from cclfp.report.tables import tally
 from cclfp.runs.code import OTHER_CODE
 from cclfp.runs.configuration import method_labels, show_value
 from cclfp.runs.execution import Execution
@@ -148,6 +147,8 @@ def _answer(study: Study, document: dict[str, Any], parts: Sequence[Table | str]
 
 def describe_study(study: Study, include_diverged: bool) -> Answer:
     """A table for each column that has runs, and what there is to say about all; no text where no run is finished."""
+    from cclfp.report.tables import tally  # here: it brings jinja2, which other commands do not need
+
     if study.what == RUNTIME:
         return _describe_times(study)
     found, is_mine = study.found(include_diverged), study.what == MINE

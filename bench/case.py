@@ -59,6 +59,7 @@ class Case:
     stream_tasks: int | None = None
     side: int | None = None
     threads: int = 1
+    without: str = ""  # a pass of the clean-up of traced steps, which is left out
 
     @property
     def replicas(self) -> int:
@@ -88,6 +89,7 @@ class Case:
         varied = [f"memory {self.memory}"] * (self.memory != 200)
         varied += [f"{self.stream_tasks} tasks"] * (self.stream_tasks is not None)
         varied += [f"{self.side}×{self.side}"] * (self.side is not None)
+        varied += [f"without {self.without}"] * bool(self.without)
         engine = f"{self.engine} {self.precision}".strip()
         where = f"{self.method} on {self.benchmark} {self.scenario}, {self.device} {engine}"
         return ", ".join([where, f"{self.replicas} run{'s' * (self.replicas > 1)}", *varied])

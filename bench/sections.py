@@ -279,6 +279,22 @@ def show_methods(section: Measured, charts: Charts) -> list[str]:
     ]
 
 
+def show_passes(section: Measured, charts: Charts) -> list[str]:
+    whole = {r["case"]["method"]: r["step_ms"] for r in section.results if not r["case"]["without"]}
+    columns: dict[str, Callable[[Result], str]] = {
+        "": lambda r: f"`{r['case']['method']}`",
+        "left out": lambda r: f"`{r['case']['without']}`" if r["case"]["without"] else "nothing",
+        STEP_TITLE: lambda r: format_number(r["step_ms"]),
+        "difference": lambda r: f"{100 * (r['step_ms'] / whole[r['case']['method']] - 1):+.0f} %",
+    }
+    return [
+        "A traced step is a list of tensor operations, which several passes shorten "
+        "(`src/cclfp/engine/operations.py`). Five runs train together in the last task of Split MNIST, each time "
+        "without one of the passes, one case after the other.",
+        table_of([r for r in section.results if r["case"]["method"] in whole], columns),
+    ]
+
+
 Show = Callable[[Measured, Charts], list[str]]
 SECTIONS: dict[str, tuple[str, Show]] = {
     "first-run": ("From prompt to table", show_first_run),
@@ -288,4 +304,5 @@ SECTIONS: dict[str, tuple[str, Show]] = {
     "forked": ("Accuracy with stacked kernels", show_forked),
     "grid": ("A grid at once", show_grid),
     "methods": ("Every method", show_methods),
+    "passes": ("The clean-up of traced steps", show_passes),
 }

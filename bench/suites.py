@@ -23,6 +23,8 @@ LAST = {"cpu": 6200, "cuda": 3000}  # images of a last task that is long enough 
 
 GRID = (("w", (0.3, 0.4, 0.5, 0.6)), ("alpha", (0.1, 0.3, 0.5)), ("beta", (0.01, 0.03, 0.1, 0.3)))
 
+PASSES = ("drop_copies", "join_equal", "fold_constants", "add_bias_in_product", "call_directly", "write_in_place")
+
 Groups = list[list[Case]]  # the cases of a group take turns
 
 
@@ -44,6 +46,13 @@ def methods(device: str, quick: bool) -> Groups:
     return [
         [dataclasses.replace(base, method=m, engine=engine, seeds=n) for engine, n in _engines(device)] for m in chosen
     ]
+
+
+def passes(device: str, quick: bool) -> Groups:
+    """The traced step of five runs, with the whole clean-up and without each of its passes."""
+    base = Case("passes", "er", "split-mnist", "traced", device, seeds=5, examples=400, last=2000 if quick else 12000)
+    chosen = ("er",) if quick else ("er", "ccl-fp+")
+    return [[dataclasses.replace(base, method=m, without=name)] for m in chosen for name in ("", *PASSES)]
 
 
 def networks(device: str, quick: bool) -> Groups:
@@ -160,6 +169,7 @@ SECTIONS = (
     Section("forked", ("cuda",), lambda device, quick: []),
     Section("grid", ("cuda",), grid),
     Section("methods", ("cpu", "cuda"), methods),
+    Section("passes", ("cpu",), passes),
     Section("replicas", ("cpu", "cuda"), replicas, is_scaling=True),
     Section("memory", ("cpu", "cuda"), memory, is_scaling=True),
     Section("tasks", ("cpu", "cuda"), tasks, is_scaling=True),

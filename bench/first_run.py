@@ -29,7 +29,6 @@ ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "bench" / "peers"
 PEER_PYTHON = PEERS / ".venv" / "bin" / "python"
 MAMMOTH = PEERS / ".venv" / "mammoth"
-REPEATS = 3
 SEEDS = 5
 STEPS = 6002  # of one run on Split MNIST
 RATES = ",".join(f"{0.05 + 0.005 * i:g}" for i in range(20))
@@ -80,7 +79,7 @@ def rows_of(method: str, quick: bool, before: Path | None) -> list[Row]:
     return [*rows, *(Row(method, who, cores=2) for who in ours)]
 
 
-def time_first_runs(quick: bool, methods: Sequence[str], before: Path | None) -> Iterator[list[Result]]:
+def time_first_runs(quick: bool, repeats: int, methods: Sequence[str], before: Path | None) -> Iterator[list[Result]]:
     """The measurements of the commands of each job. ``before`` is a checkout of an earlier version."""
     missing = [("mammoth", MAMMOTH), *((who, PEER_PYTHON) for who in ("capymoa", "avalanche", "mammoth"))]
     absent = {who for who, path in missing if not path.exists()}
@@ -93,7 +92,7 @@ def time_first_runs(quick: bool, methods: Sequence[str], before: Path | None) ->
         if method not in (methods or (QUICK if quick else JOBS)):
             continue
         found: dict[Row, list[Result]] = {r: [] for r in rows_of(method, quick, before) if r.who not in absent}
-        for _ in range(1 if quick else REPEATS):
+        for _ in range(1 if quick else repeats):
             for row, runs in found.items():
                 runs.append(time_row(row, before))
                 again = f", again {runs[-1]['again_seconds']:.2f} s" if row.who == "default" else ""

@@ -79,7 +79,7 @@ def measure(section: Section, device: str, arguments: argparse.Namespace) -> Ite
         yield measure_cluster(arguments)
     elif section.name == "first-run":
         fetch("mnist")
-        yield from time_first_runs(arguments.quick, methods, arguments.before)
+        yield from time_first_runs(arguments.quick, arguments.repeats, methods, arguments.before)
     else:
         yield from measure_cases(section.groups(device, arguments.quick), methods, arguments)
 
@@ -161,6 +161,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: all of this machine")
     parser.add_argument("--method", default="", help="only the cases of these methods, separated by commas")
     parser.add_argument("--before", type=Path, default=None, help="a checkout of an earlier version, for first-run")
+    parser.add_argument("--repeats", type=int, default=3, help="how often whole commands run, for first-run")
     parser.add_argument("--images", choices=["real", "random"], default="real")
     parser.add_argument("--window", type=float, default=0.25, help="seconds; speeds are medians over such windows")
     parser.add_argument("--quick", action="store_true", help="few and short cases, to try the benchmark")

@@ -39,9 +39,15 @@ def show_first_run(section: Measured, charts: Charts) -> list[str]:
         "(`bench/peers/README.md`). Every method, and how many times as long the others take:",
         table_of([r for r in section.results if r["case"]["who"] == "default"], columns),
         f"*Again* is the same command once more: all of its runs are stored, and nothing is trained.{importing} "
-        "*Earlier* is the eager engine of an earlier version, for the grid its default. All numbers are medians of "
-        f"{len(section.results[0]['runs'])} repetitions; in each, all commands of a method run one after the other.",
+        "*Earlier* is the eager engine of an earlier version, for the grid its default. All commands of a method run "
+        f"one after the other. Where that is repeated, numbers are medians: {_repetitions(section)}.",
     ]
+
+
+def _repetitions(section: Measured) -> str:
+    """How often the commands of each method ran."""
+    often = {r["case"]["method"]: len(r["runs"]) for r in section.results}
+    return ", ".join(f"{JOB_NAMES.get(method, f'`{method}`')} {count}×" for method, count in often.items())
 
 
 def _show_peers(section: Measured, charts: Charts) -> list[str]:

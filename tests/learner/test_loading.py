@@ -25,8 +25,7 @@ from cclfp.core.files import read_tensors, write_tensors
 from cclfp.engine.cohort import Cohort
 from cclfp.errors import DamagedError, InputError
 from cclfp.learner.saving import FORMAT, learner_state
-from cclfp.methods import METHODS, Method
-from cclfp.methods.ccl_fp import CCLFP
+from cclfp.methods import METHODS
 from cclfp.nets import MLP
 from cclfp.runs import checkpoints
 from cclfp.runs.store import Store
@@ -45,7 +44,7 @@ def batch(task: int = 0, seed: int = 0, n: int = 6) -> tuple[Tensor, Tensor]:
     return torch.randn(n, 3, generator=torch.Generator().manual_seed(seed)) + y[:, None], y
 
 
-def trained(method: str | type[Method], tasks: int = 1, in_task: bool = True, **arguments: Any) -> cclfp.Learner:
+def trained(method: str, tasks: int = 1, in_task: bool = True, **arguments: Any) -> cclfp.Learner:
     """A learner after some tasks and, with ``in_task``, two steps of another."""
     usual: dict[str, Any] = {"psi": psi(), "num_classes": 6, "memory": 8, "replay": 3, "lr": 0.01}
     learner = cclfp.make(method, **{**usual, **arguments})
@@ -337,15 +336,6 @@ def test_what_ships_with_the_package_comes_back_by_itself(tmp_path: Path) -> Non
     for one in (ours, loaded):
         one.observe(x, y)
     assert same(ours, loaded)
-
-
-class Own(CCLFP):
-    name = "own"
-
-
-def test_a_method_of_ones_own_is_loaded(tmp_path: Path) -> None:
-    ours = trained(Own)
-    assert same(ours, cclfp.load(saved(ours, tmp_path), psi=psi(), method=Own))
 
 
 # -- full disks ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from cclfp.errors import InputError
 from cclfp.methods.base import Batch
 from cclfp.methods.er import ER
 from cclfp.schedules import Exemplars, PastRing, Reservoir, Ring
-from cclfp.testing import Case, check_method, stackable_psi, toy_psi, train_replicas
+from cclfp.testing import Case, stackable_psi, toy_psi, train_replicas
 
 
 class Remembering(ER):
@@ -66,12 +66,6 @@ def test_values_are_those_of_the_example_in_the_slot(schedule: Any, base: type[E
         assert train_replicas(replicas, engine) == []  # no note says that another engine was used
         for replica in replicas:
             assert_right(replica.learner)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [Remembering, Forgetful])
-def test_methods_that_remember_keep_the_contract(method: type[ER]) -> None:
-    check_method(method, quick=True)  # tests/methods/test_examples.py has DER++ keep all of it
 
 
 def test_draws_are_independent_and_each_without_replacement() -> None:

@@ -12,6 +12,7 @@ import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -343,11 +344,8 @@ def test_what_ships_with_the_package_comes_back_by_itself(tmp_path: Path) -> Non
 
 def fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the last step of writing a file fail, as on a full disk; torture/ fills real ones."""
-
-    def full(file: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("cclfp.core.files.os.fsync", full)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("cclfp.core.files.os.fsync", Mock(side_effect=full))
 
 
 def test_a_learner_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

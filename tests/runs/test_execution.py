@@ -77,15 +77,6 @@ def test_wrong_options_are_named(function: Callable[..., object], options: dict[
         function(**options)
 
 
-@pytest.mark.usefixtures("small_mnist", "one_core")
-def test_a_study_from_python(tmp_path: Path) -> None:
-    options: Any = {"scenarios": "class", "seeds": 1, "engine": "eager", "store": tmp_path / "runs.sqlite"}
-    (found,) = cclfp.study("accuracy", benchmarks="split-mnist", methods="finetune", **options)
-    assert (found.configuration.method, len(found.runs)) == ("finetune", 1)
-    assert found.published is not None
-    assert found.difference == (found.mean or 0.0) - found.published.mean
-
-
 # -- devices ------------------------------------------------------------------------------------------------------
 
 Cards = Callable[[int], None]

@@ -17,18 +17,18 @@ from cclfp.methods.er import ER
 from cclfp.testing import same, toy_psi
 
 
-def psi(width: int = 8) -> nn.Module:
+def psi() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, width), nn.ReLU())
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU())
 
 
 def learner(method: str | type[Method] = "ccl-fp+", **arguments: Any) -> cclfp.Learner:
     return cclfp.make(method, **{"psi": psi(), "num_classes": 6, "memory": 12, **arguments})
 
 
-def batch(n: int = 5, low: int = 0, high: int = 2, seed: int = 0) -> tuple[Tensor, Tensor]:
+def batch(n: int = 5, high: int = 2, seed: int = 0) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
-    return torch.randn(n, 4, generator=g), torch.randint(low, high, (n,), generator=g)
+    return torch.randn(n, 4, generator=g), torch.randint(high, (n,), generator=g)
 
 
 # -- learning -----------------------------------------------------------------------------------------------------

@@ -45,14 +45,14 @@ def batch(task: int = 0, seed: int = 0, n: int = 6) -> tuple[Tensor, Tensor]:
     return torch.randn(n, 3, generator=torch.Generator().manual_seed(seed)) + y[:, None], y
 
 
-def trained(method: str, tasks: int = 1, in_task: bool = True, **arguments: Any) -> cclfp.Learner:
-    """A learner after some tasks and, with ``in_task``, two steps of another."""
+def trained(method: str, **arguments: Any) -> cclfp.Learner:
+    """A learner after a task and two steps of another."""
     usual: dict[str, Any] = {"psi": psi(), "num_classes": 6, "memory": 8, "replay": 3, "lr": 0.01}
     learner = cclfp.make(method, **{**usual, **arguments})
-    for task in range(tasks + in_task):
+    for task in (0, 1):
         for step in range(2):
             learner.observe(*batch(task, step), task=task)
-        if task < tasks:
+        if task == 0:
             learner.end_task()
     return learner
 

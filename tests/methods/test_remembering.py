@@ -40,10 +40,6 @@ class Forgetful(Remembering):
         return {"count": torch.tensor(context.position)}
 
 
-def of(schedule: Any, base: type[ER] = Remembering) -> type[ER]:
-    return type("Own", (base,), {"schedule": schedule})
-
-
 def assert_right(learner: cclfp.Learner) -> None:
     """What is stored in each slot belongs to the example in that slot."""
     memory, state = learner.memory, learner.state
@@ -59,7 +55,7 @@ def assert_right(learner: cclfp.Learner) -> None:
 @pytest.mark.parametrize("schedule", [Reservoir, Ring, PastRing])
 @pytest.mark.parametrize("base", [Remembering, Forgetful])
 def test_values_are_those_of_the_example_in_the_slot(schedule: Any, base: type[ER]) -> None:
-    case = Case(of(schedule, base), "class", {})
+    case = Case(type("Own", (base,), {"schedule": schedule}), "class", {})
     assert_right(case.online())
     for engine in ("eager", "traced"):
         replicas = [case.replica(seed, stackable_psi()) for seed in (0, 1)]

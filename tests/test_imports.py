@@ -87,6 +87,7 @@ def test_no_part_imports_one_above_it() -> None:
     assert [pair for pair in sorted(imports) if layer[pair[0]] < layer[pair[1]]] == []
     # Within a layer: schedules, nets and data know nothing of each other, and so on.
     assert [pair for pair in sorted(imports) if layer[pair[0]] == layer[pair[1]] and pair[::-1] in imports] == []
+    assert [imported for importer, imported in imports if importer == "losses"] == []  # the equations need torch alone
 
 
 def needed_by(path: Path) -> set[Path]:
@@ -109,7 +110,3 @@ def test_a_method_is_read_with_few_lines() -> None:
     needed = needed_by(PACKAGE / "methods" / "er.py")
     assert PACKAGE / "nets" / "network.py" in needed
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in needed) <= 1300
-
-
-def test_the_equations_need_torch_alone() -> None:
-    assert [imported for importer, imported in imports_between_parts() if importer == "losses"] == []

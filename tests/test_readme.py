@@ -154,23 +154,15 @@ def test_the_sentences_about_results_are_those_of_the_records() -> None:
 # -- names --------------------------------------------------------------------------------------------------------
 
 
-def test_the_makefile_has_the_targets_named() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for page, text in PAGES.items():
-        for target in re.findall(r"^make ([\w-]+)|`make ([\w-]+)", text, flags=re.MULTILINE):
-            assert re.search(rf"^{''.join(target)}:", makefile, flags=re.MULTILINE), f"{page}: make {target}"
-
-
-def test_the_links_lead_somewhere() -> None:
-    for page, text in PAGES.items():
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
-            assert (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}"
-
-
-def test_the_files_named_exist() -> None:
-    for page, text in PAGES.items():
-        for name in re.findall(r"`((?:src|tests|bench|results|docs|torture)/[\w/.-]+)`", text):
-            assert "NAME" in name or (ROOT / name).exists(), f"{page}: {name}"
+@pytest.mark.parametrize("page", PAGES)
+def test_the_targets_links_and_files_named_exist(page: str) -> None:
+    text, makefile = PAGES[page], (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make ([\w-]+)|`make ([\w-]+)", text, flags=re.MULTILINE):
+        assert re.search(rf"^{''.join(target)}:", makefile, flags=re.MULTILINE), f"make {target}"
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+    for name in re.findall(r"`((?:src|tests|bench|results|docs|torture)/[\w/.-]+)`", text):
+        assert "NAME" in name or (ROOT / name).exists(), name
 
 
 def test_the_methods_are_listed() -> None:

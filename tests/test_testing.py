@@ -127,14 +127,6 @@ class Silent(Good):
         raise AssertionError
 
 
-class OneHot(Good):
-    """Uses a function that does not run under vmap."""
-
-    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-        loss, buffers = super().loss(params, buffers, state, batch, hyper)
-        return loss + 0 * torch.nn.functional.one_hot(batch.y, 6).sum(), buffers
-
-
 class Choosy(Good):
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         loss, buffers = super().loss(params, buffers, state, batch, hyper)
@@ -230,7 +222,6 @@ def test_a_wrong_hyperparameter_is_refused() -> None:
 @pytest.mark.parametrize(
     ("method", "first", "second"),
     [
-        (OneHot, "in loss: return loss .*one_hot", "steps_purely: step does not run under vmap: it needs the value"),
         (Choosy, "in loss: return loss .*batch.slots", "steps_purely: step does not run under vmap: a shape depends"),
         (Misspelt, "in loss: .*batch.current", "AttributeError: 'Batch' object has no attribute 'current'"),
         (Branching, "in step: if params", "step does not run under vmap: it needs the value of a tensor"),

@@ -117,17 +117,10 @@ def test_current_and_replayed_images_are_augmented_afresh_and_predictions_never(
     assert len(spy.seen) == 6
 
 
-def stream() -> Stream:
-    x, y = images(60), torch.arange(60) % 4
-    task = y // 2
-    train = Examples(x, y, task)
-    rows = [(task == t).nonzero().flatten() for t in (0, 1)]
-    test = [train.rows(r) for r in rows]
-    return Stream("class", 4, [[0, 1], [2, 3]], train, rows, test)
-
-
 def test_planned_training_augments_as_observe_does() -> None:
-    data = stream()
+    y = torch.arange(60) % 4
+    train, rows = Examples(images(60), y, y // 2), [(y // 2 == t).nonzero().flatten() for t in (0, 1)]
+    data = Stream("class", 4, [[0, 1], [2, 3]], train, rows, [train.rows(r) for r in rows])
     replica = Replica(learner(CropFlip(2), tasks=data.classes), data, batch=7)
     ours = learner(CropFlip(2), tasks=data.classes)
     for position in (0, 1):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -162,20 +163,13 @@ def trained(
     return replicas
 
 
-class DoneEvent:
-    def record(self) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-
 def without_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the graph engine run on the CPU: all but the recording itself."""
     monkeypatch.setitem(NEEDED, "graph", ())  # for the recording itself
     monkeypatch.setattr(graph, "capture", lambda work, *others: SimpleNamespace(replay=work))
     monkeypatch.setattr(graph, "SHORTEST", 2)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(torch.cuda, "Event", DoneEvent)
+    monkeypatch.setattr(torch.cuda, "Event", Mock)  # which has always happened
 
 
 def assert_as_alone(

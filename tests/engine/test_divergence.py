@@ -224,6 +224,7 @@ def test_a_step_that_diverges_leaves_the_learner_as_it_was(method: str, warm: in
     random = torch.get_rng_state()
     with pytest.raises(DivergenceError) as refused:
         ours.observe(*batch(99, scale=1e38), task=warm // 5)
+    assert isinstance(refused.value, InputError)
     assert re.match(
         r"the step made (weights that are|a state that is) not finite \(lr=0\.1\), in .*: the learner is as it was; "
         "use a smaller lr or check the inputs$",
@@ -235,13 +236,6 @@ def test_a_step_that_diverges_leaves_the_learner_as_it_was(method: str, warm: in
     assert same(ours, theirs)
     teach([ours, theirs], range(warm, warm + 5))
     assert same(ours, theirs)
-
-
-def test_what_a_refusal_names() -> None:
-    assert issubclass(DivergenceError, InputError)
-    huge = cclfp.make("er", psi=nn.Linear(8, 4), num_classes=6, lr=1e38)
-    with pytest.raises(DivergenceError, match=r"weights that are not finite \(lr=1e\+38\), in "):
-        huge.observe(*batch(scale=100))
 
 
 def test_a_memory_of_a_streams_rows_stays_so() -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -235,9 +236,7 @@ def test_memory_that_ends_while_learners_take_over_leaves_them_as_they_were(monk
 
 
 def test_an_error_of_who_is_told_is_theirs() -> None:
-    def told(step: int) -> None:
-        raise BrokenPipeError("nobody listens")
-
+    told = Mock(side_effect=BrokenPipeError("nobody listens"))
     with pytest.raises(BrokenPipeError, match="nobody listens"):
         Cohort([replica("er", "class")], "traced", pytest.fail, shortest=2).advance(told)
 

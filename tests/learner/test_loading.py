@@ -12,6 +12,7 @@ import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -25,8 +26,7 @@ from cclfp.core.files import read_tensors, write_tensors
 from cclfp.engine.cohort import Cohort
 from cclfp.errors import DamagedError, InputError
 from cclfp.learner.saving import FORMAT, learner_state
-from cclfp.methods import METHODS, Method
-from cclfp.methods.ccl_fp import CCLFP
+from cclfp.methods import METHODS
 from cclfp.nets import MLP
 from cclfp.runs import checkpoints
 from cclfp.runs.store import Store
@@ -45,14 +45,14 @@ def batch(task: int = 0, seed: int = 0, n: int = 6) -> tuple[Tensor, Tensor]:
     return torch.randn(n, 3, generator=torch.Generator().manual_seed(seed)) + y[:, None], y
 
 
-def trained(method: str | type[Method], tasks: int = 1, in_task: bool = True, **arguments: Any) -> cclfp.Learner:
-    """A learner after some tasks and, with ``in_task``, two steps of another."""
+def trained(method: str, **arguments: Any) -> cclfp.Learner:
+    """A learner after a task and two steps of another."""
     usual: dict[str, Any] = {"psi": psi(), "num_classes": 6, "memory": 8, "replay": 3, "lr": 0.01}
     learner = cclfp.make(method, **{**usual, **arguments})
-    for task in range(tasks + in_task):
+    for task in (0, 1):
         for step in range(2):
             learner.observe(*batch(task, step), task=task)
-        if task < tasks:
+        if task == 0:
             learner.end_task()
     return learner
 
@@ -339,25 +339,13 @@ def test_what_ships_with_the_package_comes_back_by_itself(tmp_path: Path) -> Non
     assert same(ours, loaded)
 
 
-class Own(CCLFP):
-    name = "own"
-
-
-def test_a_method_of_ones_own_is_loaded(tmp_path: Path) -> None:
-    ours = trained(Own)
-    assert same(ours, cclfp.load(saved(ours, tmp_path), psi=psi(), method=Own))
-
-
 # -- full disks ---------------------------------------------------------------------------------------------------
 
 
 def fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the last step of writing a file fail, as on a full disk; torture/ fills real ones."""
-
-    def full(file: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("cclfp.core.files.os.fsync", full)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("cclfp.core.files.os.fsync", Mock(side_effect=full))
 
 
 def test_a_learner_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -49,14 +50,11 @@ def test_a_step_that_fails_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize("method", ["er", "icarl"])
 def test_a_batch_that_cannot_be_stored_leaves_no_trace(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any) -> None:
-        raise MemoryError
-
     ours, twin = learner(method), learner(method)
     for one in (ours, twin):
         one.observe(*batch())
     with monkeypatch.context() as patched:
-        patched.setattr(Memory, "write", full)
+        patched.setattr(Memory, "write", Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             ours.observe(*batch(seed=1))
     assert same(ours, twin)

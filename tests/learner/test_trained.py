@@ -50,21 +50,17 @@ def trained(method: str = "er", psi: nn.Module | None = None, **arguments: Any) 
 # -- predictions --------------------------------------------------------------------------------------------------
 
 
-def test_probabilities_are_those_of_the_logits() -> None:
+def test_probabilities_and_features_are_those_of_the_logits() -> None:
     learner, x = trained(), images()
     p = learner.predict_proba(x)
     assert torch.allclose(p.sum(-1), torch.ones(8))
     assert (p[:, 2:] == 0).all()
     assert torch.equal(p.argmax(-1), learner.predict(x))
     assert torch.equal(p, learner.logits(x).softmax(-1))
-
-
-def test_features_are_what_the_classifier_takes() -> None:
-    learner, x = trained(), images()
     assert learner.f is not None
     assert torch.allclose(learner.f(learner.features(x))[:, :2], learner.logits(x)[:, :2])
     with pytest.raises(InputError, match="shape"):
-        learner.features(images()[:, :1])
+        learner.features(x[:, :1])
 
 
 @pytest.mark.parametrize(

@@ -20,21 +20,14 @@ Stream = list[list[tuple[Tensor, Tensor]]]  # for each task its batches
 Rows = list[list[float]]
 
 
-def tiny_psi(seed: int = 0, *, norm: bool = False) -> nn.Module:
+def tiny(method: str | type[Method], scenario: str = "class", *, norm: bool = False, **options: Any) -> Learner:
+    """A learner of a tiny network, with BatchNorm or without."""
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         layers = [nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()]
-        return nn.Sequential(*(layers if norm else layers[::2])).double()
-
-
-def tiny(
-    method: str | type[Method], scenario: str = "class", *, seed: int = 0, norm: bool = False, **options: Any
-) -> Learner:
-    """A learner of a tiny network."""
+    psi = nn.Sequential(*(layers if norm else layers[::2])).double()
     usual: dict[str, Any] = {"tasks": ALL if scenario == "domain" else TASKS, "transform": halve, "lr": 0.2}
-    return cclfp.make(
-        method, psi=tiny_psi(seed, norm=norm), num_classes=6, scenario=scenario, seed=seed, **{**usual, **options}
-    )
+    return cclfp.make(method, psi=psi, num_classes=6, scenario=scenario, **{**usual, **options})
 
 
 def points(y: list[int], seed: int) -> tuple[Tensor, Tensor]:
@@ -45,13 +38,13 @@ def points(y: list[int], seed: int) -> tuple[Tensor, Tensor]:
     return centres[labels] + 0.7 * torch.randn(len(y), 3, dtype=torch.float64, generator=g), labels
 
 
-def stream_of(scenario: str = "class", seed: int = 0, steps: int = 4) -> Stream:
+def stream_of(scenario: str = "class", steps: int = 4) -> Stream:
     """Three tasks of some batches each, the last of them smaller; no two examples are equal."""
     stream = []
     for task, classes in enumerate(ALL if scenario == "domain" else TASKS):
         sizes = [5] * (steps - 1) + [3]
         labels = [[classes[(i + step) % len(classes)] for i in range(n)] for step, n in enumerate(sizes)]
-        stream.append([points(y, seed=100 * seed + 10 * task + step) for step, y in enumerate(labels)])
+        stream.append([points(y, seed=10 * task + step) for step, y in enumerate(labels)])
     return stream
 
 

@@ -55,10 +55,7 @@ def test_contract(case: Case, check: Callable[[Case], None]) -> None:
     check(case)
 
 
-OF_CLASSES = [pytest.param(case, id=case.method.name) for case in CASES if case.scenario == "class"]
-
-
-@pytest.mark.parametrize("case", OF_CLASSES)
+@pytest.mark.parametrize("case", [c for c in CASES if c.scenario == "class"], ids=lambda case: case.method.name)
 def test_every_step_returns_its_loss(case: Case) -> None:
     """It is the value of the method's loss before the step."""
     learner, batch = in_second_task(case)

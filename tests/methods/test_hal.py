@@ -20,8 +20,6 @@ from cclfp.testing import Case, toy_psi
 from cclfp.testing.case import train_replicas
 
 CASE = Case(HAL, "class", {"lam": 0.2, "steps": 20})
-HYPER: dict[str, Any] = {"lam": 0.5, "gamma": 0.3, "beta": 0.7, "steps": 5, "anchor_lr": 0.3}
-none = torch.empty(0, dtype=torch.int64)
 
 
 @pytest.mark.parametrize("scenario", HAL.scenarios())

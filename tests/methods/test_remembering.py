@@ -12,7 +12,7 @@ from cclfp.errors import InputError
 from cclfp.methods.base import Batch
 from cclfp.methods.er import ER
 from cclfp.schedules import Exemplars, PastRing, Reservoir, Ring
-from cclfp.testing import Case, check_method, stackable_psi, toy_psi, train_replicas
+from cclfp.testing import Case, stackable_psi, toy_psi, train_replicas
 
 
 class Remembering(ER):
@@ -40,10 +40,6 @@ class Forgetful(Remembering):
         return {"count": torch.tensor(context.position)}
 
 
-def of(schedule: Any, base: type[ER] = Remembering) -> type[ER]:
-    return type("Own", (base,), {"schedule": schedule})
-
-
 def assert_right(learner: cclfp.Learner) -> None:
     """What is stored in each slot belongs to the example in that slot."""
     memory, state = learner.memory, learner.state
@@ -59,19 +55,13 @@ def assert_right(learner: cclfp.Learner) -> None:
 @pytest.mark.parametrize("schedule", [Reservoir, Ring, PastRing])
 @pytest.mark.parametrize("base", [Remembering, Forgetful])
 def test_values_are_those_of_the_example_in_the_slot(schedule: Any, base: type[ER]) -> None:
-    case = Case(of(schedule, base), "class", {})
+    case = Case(type("Own", (base,), {"schedule": schedule}), "class", {})
     assert_right(case.online())
     for engine in ("eager", "traced"):
         replicas = [case.replica(seed, stackable_psi()) for seed in (0, 1)]
         assert train_replicas(replicas, engine) == []  # no note says that another engine was used
         for replica in replicas:
             assert_right(replica.learner)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [Remembering, Forgetful])
-def test_methods_that_remember_keep_the_contract(method: type[ER]) -> None:
-    check_method(method, quick=True)  # tests/methods/test_examples.py has DER++ keep all of it
 
 
 def test_draws_are_independent_and_each_without_replacement() -> None:

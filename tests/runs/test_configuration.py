@@ -6,11 +6,13 @@ import dataclasses
 import json
 import tempfile
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torture.damage import forge_value
 
 import cclfp
 from cclfp.errors import InputError
@@ -216,24 +218,11 @@ def test_presets() -> None:
 
 
 GOOD = [dataclasses.asdict(preset) for preset in presets()[:3]]
-JUNK = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=5),
-    st.lists(st.integers(), max_size=2),
-    st.sampled_from([10**400, 1e400, {"lr": 10**400}, {"scenario": 1}, "mine.py:Mine", "task", "domain", "\ud800"]),
-)
 
 
-@given(data=st.data())
-def test_a_mutated_file_of_presets_is_refused_or_the_same(data: st.DataObject) -> None:
-    several = json.loads(json.dumps(GOOD))
-    inside = data.draw(st.sampled_from([several, *several, *(preset["hyperparameters"] for preset in several)]))
-    names = list(inside) if isinstance(inside, dict) else list(range(len(inside)))
-    name = data.draw(st.sampled_from(names) if isinstance(inside, list) else st.sampled_from([*names, "more"]))
-    inside[name] = data.draw(JUNK)
+@given(random=st.randoms(use_true_random=False))
+def test_a_mutated_file_of_presets_is_refused_or_the_same(random: Random) -> None:
+    _, several = forge_value(random, GOOD)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "presets.json")
         path.write_text(json.dumps(several))
@@ -241,8 +230,8 @@ def test_a_mutated_file_of_presets_is_refused_or_the_same(data: st.DataObject) -
             found = read_presets(path)
         except InputError:
             return
-    assert [dataclasses.asdict(preset) for preset in found] == several
-    for preset in found:
+    for preset, one in zip(found, several, strict=True):
+        assert dataclasses.asdict(preset).items() >= one.items()
         METHODS[preset.method].hyper(preset.scenario, **preset.hyperparameters)
 
 
@@ -260,10 +249,3 @@ def test_a_file_that_a_preset_names_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown method"):
         read_presets(tmp_path / "presets.json")
     assert not ran.exists()
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_what_is_made_can_be_read(method: str) -> None:
-    for scenario in METHODS[method].scenarios():
-        (c,) = configurations([method], "rotated-mnist" if scenario == "domain" else "split-cifar10", scenario)
-        assert Configuration.from_dict(json.loads(json.dumps(c.to_dict()))) == c

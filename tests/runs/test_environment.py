@@ -103,7 +103,6 @@ def test_a_home_of_this_user_or_relative_to_the_folder(
 # -- code of a user's own -----------------------------------------------------------------------------------------
 
 
-MINE = "from cclfp.methods.er import ER\nclass Mine(ER):\n    name = 'mine'"
 ODD = "class Odd(BaseException):\n    def __str__(self): raise self\nraise Odd"
 
 
@@ -141,7 +140,8 @@ def test_a_signal_while_a_file_is_run_is_not_its_error(
 @pytest.mark.slow
 def test_code_that_ends_the_process_later(small_mnist: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text(f"{MINE}\n    def loss(self, *_): exit(3)\ndef make(shape): raise SystemExit(3)")
+    method = "from cclfp.methods.er import ER\nclass Mine(ER):\n    name = 'mine'\n    def loss(self, *_): exit(3)"
+    file.write_text(f"{method}\ndef make(shape): raise SystemExit(3)")
     with pytest.raises(InputError, match=r"mine.py:make\(\(1, 28, 28\)\) failed: SystemExit: 3"):
         make_psi(parse_backbone(f"{file}:make"), (1, 28, 28), 0)
     (configuration,) = configurations([f"{file}:Mine"], "split-mnist")

@@ -100,9 +100,6 @@ def test_every_run_that_fails_is_an_event(executor: Executor, engine: str, make_
 def test_what_the_callers_function_raises_ends_all_runs_and_comes_through(
     executor: Executor, make_jobs: MakeJobs
 ) -> None:
-    class Stop(Exception):
-        pass
-
     seen = []
 
     def stop(event: Event) -> None:

@@ -42,8 +42,8 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
         assert len(Store(store.path).records()) == 2
 
 
-def test_an_older_record_stays_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
-    store, old, new = Store(tmp_path / "runs.sqlite"), record(), with_accuracy(record(), 60.0)
+def test_an_older_record_stays_unless_it_is_to_be_replaced(store: Store) -> None:
+    old, new = record(), with_accuracy(record(), 60.0)
     assert store.add(old) == old
     assert store.add(new) == old
     assert store.records() == [old]
@@ -55,22 +55,21 @@ def test_an_older_record_stays_unless_it_is_to_be_replaced(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_many_processes_write_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "runs.sqlite"
-    Store(path).add(record(1000))
+def test_many_processes_write_at_once(store: Store) -> None:
+    store.add(record(1000))
     code = (
         "import sys; sys.path[:0] = sys.argv[3:]; from pathlib import Path; from records import record\n"
         "from cclfp.runs.store import Store\n"
         "for i in range(40): Store(Path(sys.argv[1])).add(record(40 * int(sys.argv[2]) + i))"
     )
     here = [str(Path(__file__).parents[i]) for i in range(2)]
-    processes = [subprocess.Popen([sys.executable, "-c", code, str(path), str(n), *here]) for n in range(3)]
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(store.path), str(n), *here]) for n in range(3)]
     while any(process.poll() is None for process in processes):  # what is read meanwhile is whole, too
-        for seen in Store(path, read_only=True).records():
+        for seen in Store(store.path, read_only=True).records():
             assert seen == record(seen["seed"])
         time.sleep(0.1)
     assert [process.wait() for process in processes] == [0] * 3
-    assert len(Store(path).records()) == 121
+    assert len(store.records()) == 121
 
 
 def test_many_make_one_store_at_once(tmp_path: Path) -> None:
@@ -100,15 +99,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_database_that_is_no_store_is_left_alone(change: str, tmp_path: Path) -> None:
-    path = tmp_path / "runs.sqlite"
-    Store(path).add(record())
-    write(path, change)
-    before = path.read_bytes()
+def test_a_database_that_is_no_store_is_left_alone(change: str, store: Store) -> None:
+    store.add(record())
+    write(store.path, change)
+    before = store.path.read_bytes()
     for read_only, damaged in ((False, False), (True, False), (False, True)):
         with pytest.raises(InputError, match=CHANGES[change]):
-            Store(path, read_only=read_only, damaged=damaged)
-    assert path.read_bytes() == before
+            Store(store.path, read_only=read_only, damaged=damaged)
+    assert store.path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -192,9 +190,8 @@ BAD: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_row_is_named_and_never_used(what: str, tmp_path: Path) -> None:
-    change, reason = BAD[what]
-    store, others = Store(tmp_path / "runs.sqlite"), [record(1), record(2)]
+def test_a_bad_row_is_named_and_never_used(what: str, store: Store) -> None:
+    (change, reason), others = BAD[what], [record(1), record(2)]
     for one in (record(0), *others):
         store.add(one)
     write(store.path, f"UPDATE runs SET {change} WHERE seed = 0")
@@ -218,8 +215,7 @@ def test_a_bad_row_is_named_and_never_used(what: str, tmp_path: Path) -> None:
     assert store.find(record(0)["key"]) is None
 
 
-def test_nothing_is_deleted_from_a_store_that_is_damaged_beyond_its_rows(tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs.sqlite")
+def test_nothing_is_deleted_from_a_store_that_is_damaged_beyond_its_rows(store: Store) -> None:
     store.add(record(0))
     content = bytearray(store.path.read_bytes())
     content[36:40] = (7).to_bytes(4, "big")  # the header counts free pages that are not there
@@ -229,8 +225,7 @@ def test_nothing_is_deleted_from_a_store_that_is_damaged_beyond_its_rows(tmp_pat
     assert len(store.rows()) == 1
 
 
-def test_delete_looks_again_before_it_deletes(tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs.sqlite")
+def test_delete_looks_again_before_it_deletes(store: Store) -> None:
     store.add(record(0))
     rows = store.rows()
     store.add(with_accuracy(record(0), 10.0), replace=True)
@@ -267,16 +262,15 @@ def test_a_flipped_bit_gives_the_right_answer_or_an_error(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("broken", [b"r\xeens", b"r\xffns", b"rums", b"\x00uns"])
-def test_a_damaged_schema_is_refused(broken: bytes, tmp_path: Path) -> None:
+def test_a_damaged_schema_is_refused(broken: bytes, store: Store) -> None:
     """SQLite shows the name in its message, which is no text then."""
-    path = tmp_path / "runs.sqlite"
-    Store(path).add(record())
-    content = path.read_bytes()
+    store.add(record())
+    content = store.path.read_bytes()
     assert content.count(b"tablerunsruns") == 1
-    path.write_bytes(content.replace(b"tablerunsruns", b"table" + broken + b"runs"))
+    store.path.write_bytes(content.replace(b"tablerunsruns", b"table" + broken + b"runs"))
     for read_only in (True, False):
         with pytest.raises(InputError, match=r"runs.sqlite (cannot be used as a store of runs|is damaged)"):
-            Store(path, read_only=read_only).records()
+            Store(store.path, read_only=read_only).records()
 
 
 def test_reading_makes_no_file(tmp_path: Path) -> None:

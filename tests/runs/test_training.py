@@ -71,17 +71,6 @@ def found_by(learner: cclfp.Learner) -> float:
     return 100 * sum(right) / len(right)
 
 
-def stop_in_second_call(function: Callable[..., Any]) -> Callable[..., Any]:
-    calls = itertools.count(1)
-
-    def stop(*arguments: Any, **options: Any) -> Any:
-        if next(calls) == 2:
-            raise Stop
-        return function(*arguments, **options)
-
-    return stop
-
-
 def checkpoint_of(job: Job, steps: int = 50) -> Path:
     """Stop a run after this many of its 150 steps; its checkpoint."""
     with pytest.raises(Stop):
@@ -352,8 +341,15 @@ def test_a_stored_run_has_the_learner_of_its_training(
 ) -> None:
     """Killed while the second of three runs is kept."""
     jobs = [make_job("finetune", seed=seed, save=tmp_path / "learners") for seed in range(3)]
+    original, calls = resolve_name(f"cclfp.{killed_in}"), itertools.count(1)
+
+    def stop_in_second_call(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == 2:
+            raise Stop
+        return original(*arguments, **options)
+
     with monkeypatch.context() as patch:
-        patch.setattr(f"cclfp.{killed_in}", stop_in_second_call(resolve_name(f"cclfp.{killed_in}")))
+        patch.setattr(f"cclfp.{killed_in}", stop_in_second_call)
         with pytest.raises(Stop):
             train_all(jobs)
     stored = {record["key"] for record in store_of(jobs[0]).records()}

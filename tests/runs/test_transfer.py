@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import json
+import operator
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -181,20 +182,15 @@ FIELDS: list[tuple[str, Any, str]] = [
 ]
 
 
-def with_field(record: Record, name: str, value: Any) -> None:
-    *way, last = (int(part) if part.isdigit() else part for part in name.split("."))
-    for part in way:
-        record = record[part]
-    if value is GONE:
-        del record[last]
-    else:
-        record[last] = value
-
-
 @pytest.mark.parametrize(("name", "value", "message"), FIELDS)
 def test_another_field_is_refused(name: str, value: Any, message: str) -> None:
     record = json.loads(made("er")[1])
-    with_field(record, name, value)
+    *way, last = (int(part) if part.isdigit() else part for part in name.split("."))
+    inside = functools.reduce(operator.getitem, way, record)
+    if value is GONE:
+        del inside[last]
+    else:
+        inside[last] = value
     with pytest.raises(InputError, match=re.escape(message)):
         from_line(json.dumps(record))
 

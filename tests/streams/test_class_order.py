@@ -108,11 +108,7 @@ def test_class_orders_that_are_taken(tasks: int | None, order: Any, expected: An
     [
         (None, "wnids", "'labels', or each of the .*'wnids' is wrong or given twice"),
         (None, "8,frag", "'frag' is wrong or given twice, 0 is not given, 1 is not given"),
-        (
-            None,
-            "0,0,1",
-            "^class order '0,0,1': expected 'random'.*'0' is wrong or given twice, 2 is not given",
-        ),
+        (None, "0,0,1", "^class order '0,0,1': expected 'random'.*'0' is wrong or given twice, 2 is not given"),
         (None, (0, 1, 2), "by name or by number .3 is not given, 4 is not given"),
         (None, "0,1/", "'' is wrong or given twice"),
         (None, (0,) * 10, "expected 'random', 'labels', or each of the 10 classes once"),

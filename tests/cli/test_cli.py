@@ -224,13 +224,6 @@ tune half.py:Half split-mnist --write p.json | presets are for the paper's metho
 """
 
 
-def test_the_examples_in_the_help_fit_on_a_terminal() -> None:
-    files = Path(cclfp.cli.__file__).parent.glob("*.py")
-    lines = [line.strip() for file in files for line in file.read_text().splitlines() if line.startswith("    cclfp ")]
-    assert "cclfp run ccl-fp+ split-mnist" in lines
-    assert [line for line in lines if len(line) > 78] == []
-
-
 @pytest.mark.parametrize("line", REFUSED.strip().splitlines(), ids=lambda line: line.partition("|")[0].strip())
 def test_refuses_with_exit_code_2_before_anything_is_written_or_trained(
     line: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

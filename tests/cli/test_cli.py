@@ -15,7 +15,6 @@ import typer.main
 from conftest import Cli
 from own import HALF
 from PIL import Image
-from records import made_up, matrix_of
 
 import cclfp
 from cclfp.cli.app import app
@@ -23,10 +22,8 @@ from cclfp.cli.options import RUN_ONLY
 from cclfp.methods import METHODS
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
-from cclfp.runs.settings import configurations, presets
-from cclfp.runs.store import Store
+from cclfp.runs.settings import presets
 from cclfp.streams import BENCHMARKS
-from cclfp.streams.benchmarks import ClassOrder
 from cclfp.transforms import CropFlip, Normalise
 
 
@@ -236,17 +233,6 @@ def test_refuses_with_exit_code_2_before_anything_is_written_or_trained(
     assert "Traceback" not in answer.err
     assert "searching" not in answer.err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_runs_whose_classes_come_in_another_order_say_so(cli: Cli, tmp_path: Path) -> None:
-    orders: list[ClassOrder] = [BENCHMARKS["split-tiny-imagenet"].usual_order, None, "random"]
-    (usual,) = configurations(["er"], "split-tiny-imagenet", "task")
-    store = Store(tmp_path / "runs.sqlite")
-    for seed, order in enumerate(orders):
-        store.add(made_up(dataclasses.replace(usual, class_order=order), seed, matrix_of([50.0] * 10, "task")))
-    _, *rows = cli("runs", "--store", store.path).rows
-    shown = sorted((row[6], row[7]) for row in rows)
-    assert shown == [("0", "lr=0.1"), ("1", "lr=0.1 classes by label"), ("2", "lr=0.1 other class order")]
 
 
 @pytest.mark.parametrize("what", ["methods", "benchmarks", "datasets"])

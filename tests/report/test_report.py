@@ -280,8 +280,8 @@ def test_versions_and_settings_tell_rows_apart(own: Store, tmp_path: Path) -> No
         ("split-tiny-imagenet", {"class_order": range(199, -1, -1)}, "other class order", " 199,198,"),
     ],
 )
-def test_a_table_and_the_commands_of_its_rows_say_how_the_classes_were_split(
-    benchmark: str, options: dict[str, Any], title: str, words: str, store: Store, tmp_path: Path
+def test_a_table_the_commands_of_its_rows_and_the_list_of_runs_say_how_the_classes_were_split(
+    benchmark: str, options: dict[str, Any], title: str, words: str, store: Store, cli: Cli, tmp_path: Path
 ) -> None:
     if benchmark == "pets":
         benchmark = import_images(write_images(tmp_path / "pets.npz"))
@@ -293,6 +293,9 @@ def test_a_table_and_the_commands_of_its_rows_say_how_the_classes_were_split(
     assert words in table.results[0].command()
     assert " epochs=2 " in table.results[0].command()
     assert "--backbone resnet18:width=16 --seeds 1" in table.results[0].command()
+    _, run = cli("runs", "--store", store.path).rows
+    for order in ("classes by label", "other class order"):
+        assert (order in run[7]) == (order in title)
 
 
 # Texts ----------------------------------------------------------------------------------------------------------------

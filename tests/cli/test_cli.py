@@ -204,11 +204,7 @@ study mine --benchmark split-mnist --method er --memory x | --memory 'x': expect
 study mine --benchmark rotated-mnist --method er,lwf --auto 1 | lwf is not defined in the domain scenario
 study mine --benchmark rotated-mnist --method finetune,er --seeds 0 --auto 1 | seeds=0
 run finetune,er rotated-mnist --seeds 0 --auto 1 | seeds=0
-tune erx split-mnist                       | unknown method 'erx'. Did you mean 'er'?
-tune er                                    | expected a benchmark (cclfp list benchmarks) or images of your own, one of
-tune er split-mnist --image-size 8         | image_size can be given with images of your own only
 tune er split-mnist w=0.1,0.2              | unknown setting of er 'w'
-tune er permuted-mnist --tasks 3           | tasks or a class order cannot be chosen
 tune lwf rotated-mnist                     | lwf
 tune er split-mnist --seeds 0              | seeds=0
 tune er split-mnist --budget 0             | budget=0.0: expected minutes, more than 0

@@ -15,7 +15,6 @@ import typer.main
 from conftest import Cli
 from own import HALF
 from PIL import Image
-from records import made_up, matrix_of
 
 import cclfp
 from cclfp.cli.app import app
@@ -23,10 +22,8 @@ from cclfp.cli.options import RUN_ONLY
 from cclfp.methods import METHODS
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
-from cclfp.runs.settings import configurations, presets
-from cclfp.runs.store import Store
+from cclfp.runs.settings import presets
 from cclfp.streams import BENCHMARKS
-from cclfp.streams.benchmarks import ClassOrder
 from cclfp.transforms import CropFlip, Normalise
 
 
@@ -186,34 +183,52 @@ show er --seed 4                           | er is a method; --images, --seed,
 show split-mnist --images a.jpg            | expected the name of a file to write that ends in .png
 data fetch minst                           | unknown dataset 'minst'. Did you mean 'mnist'?
 data import mnist /nowhere                 | /nowhere does not exist
+study acuracy                              | unknown table 'acuracy'. Did you mean 'accuracy'? Known: accuracy, buffer
+study buffer --method gem --scenario task  | the paper has no number for gem, task in buffer
+study all --method erx                     | unknown method 'erx'. Did you mean 'er'?
+study all --benchmark ,                    | --benchmark ',': expected one name or several
+study accuracy --scenario clas             | unknown scenario 'clas'
+study all --seeds 0                        | seeds=0
+study all --engine warp                    | unknown engine 'warp'
+run er split-mnist --engine compiled       | there is no engine 'compiled' any more: traced has taken its place
+study accuracy --tasks 5                   | --tasks is for a study of your own: cclfp study mine
+study runtime --seeds 3                    | seeds=3: run times are measured with one seed
+study runtime --shard 1/2                  | run times are measured on this machine
+study runtime --method lwf --benchmark rotated-mnist | no number for rotated-mnist, lwf in runtime
+study mine --method er                     | which benchmarks?
+study mine --benchmark split-mnist         | which methods?
+study mine --benchmark split-mnist --method err | unknown method 'err'
+study mine --benchmark nothing --method er | unknown benchmark 'nothing'
+study mine --benchmark split-mnist --method er --scenario domain | no domain scenario
+study mine --benchmark split-mnist --method er --memory x | --memory 'x': expected
+study mine --benchmark rotated-mnist --method er,lwf --auto 1 | lwf is not defined in the domain scenario
+study mine --benchmark rotated-mnist --method finetune,er --seeds 0 --auto 1 | seeds=0
+run finetune,er rotated-mnist --seeds 0 --auto 1 | seeds=0
+tune er split-mnist w=0.1,0.2              | unknown setting of er 'w'
+tune lwf rotated-mnist                     | lwf
+tune er split-mnist --seeds 0              | seeds=0
+tune er split-mnist --budget 0             | budget=0.0: expected minutes, more than 0
+tune er split-mnist lr=0.1,0.2 --budget nan | budget=nan
+tune er split-mnist --halving 0            | halving=0: expected
+tune er split-mnist --halving 2 --budget 1 | budget and halving are two ways to limit a search
+tune er split-mnist --memory 20 lr=0.1,0.2 --write p.json | presets are for the paper's methods and benchmarks
+tune er --images pets lr=0.1,0.2 --write p.json | presets are for the paper's methods and benchmarks
+tune half.py:Half split-mnist --write p.json | presets are for the paper's methods and benchmarks
 """
 
 
-def test_the_examples_in_the_help_fit_on_a_terminal() -> None:
-    files = Path(cclfp.cli.__file__).parent.glob("*.py")
-    lines = [line.strip() for file in files for line in file.read_text().splitlines() if line.startswith("    cclfp ")]
-    assert "cclfp run ccl-fp+ split-mnist" in lines
-    assert [line for line in lines if len(line) > 78] == []
-
-
 @pytest.mark.parametrize("line", REFUSED.strip().splitlines(), ids=lambda line: line.partition("|")[0].strip())
-def test_refuses_with_exit_code_2(line: str, cli: Cli) -> None:
+def test_refuses_with_exit_code_2_before_anything_is_written_or_trained(
+    line: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     command, _, message = line.partition("|")
     answer = cli(*shlex.split(command))
     assert (answer.code, answer.out) == (2, "")
     assert message.strip() in " ".join(answer.err.replace("│", " ").split())
     assert "Traceback" not in answer.err
-
-
-def test_runs_whose_classes_come_in_another_order_say_so(cli: Cli, tmp_path: Path) -> None:
-    orders: list[ClassOrder] = [BENCHMARKS["split-tiny-imagenet"].usual_order, None, "random"]
-    (usual,) = configurations(["er"], "split-tiny-imagenet", "task")
-    store = Store(tmp_path / "runs.sqlite")
-    for seed, order in enumerate(orders):
-        store.add(made_up(dataclasses.replace(usual, class_order=order), seed, matrix_of([50.0] * 10, "task")))
-    _, *rows = cli("runs", "--store", store.path).rows
-    shown = sorted((row[6], row[7]) for row in rows)
-    assert shown == [("0", "lr=0.1"), ("1", "lr=0.1 classes by label"), ("2", "lr=0.1 other class order")]
+    assert "searching" not in answer.err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("what", ["methods", "benchmarks", "datasets"])
@@ -257,14 +272,6 @@ def test_show_a_benchmark_split_otherwise(cli: Cli) -> None:
     assert cli(*command, "--json").json["tasks"][0][0] == "Egyptian cat"
     assert cli(*command, "--class-order", "labels", "--json").json["tasks"][0][0] == "goldfish"
     assert "class orders: wnids, labels" in cli(*command).out
-
-
-def test_data_path_verify_and_remove(small_mnist: Path, cli: Cli) -> None:
-    assert cli("data", "path", "mnist").out.strip() == str(small_mnist / "data" / "mnist")
-    assert [one["status"] for one in cli("data", "path", "--json").json["datasets"][:2]] == ["here", "missing"]
-    answer = cli("data", "remove", "mnist", "mnist", "--yes")
-    assert (answer.code, answer.out.count("removed")) == (0, 1), answer.err
-    assert cli("data", "verify", "--json").json == {"datasets": []}
 
 
 def test_version(cli: Cli) -> None:

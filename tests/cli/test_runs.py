@@ -71,7 +71,7 @@ def test_a_run_does_not_use_a_bad_record_nor_train_over_it(small_mnist: Path, cl
     assert [r["accuracy_matrix"] for r in Store(path).records()] == [r["accuracy_matrix"] for r in good]
 
 
-def test_check(store: Store, cli: Cli, tmp_path: Path) -> None:
+def test_bad_records_are_listed_and_deleted_whatever_they_have(store: Store, cli: Cli, tmp_path: Path) -> None:
     answer = cli("runs", "check", "--store", store.path)
     assert (answer.code, answer.out, answer.err) == (0, f"{store.path}: 4 good records, 0 bad\n", "")
     answer = cli("runs", "check", "--store", tmp_path / "none.sqlite")
@@ -80,7 +80,8 @@ def test_check(store: Store, cli: Cli, tmp_path: Path) -> None:
     assert "0 good records" in cli("runs", "check").out  # where no run was made yet
     assert not (tmp_path / "none.sqlite").exists()
     spoil(store, 1)
-    spoil(store, 2, "environment = x'ff', scenario = 'a' || char(27) || '[2J'")
+    strange = "configuration = x'00', finished_at = 7, environment = x'ff', scenario = 'a' || char(27) || '[2J'"
+    spoil(store, 2, strange)
     answer = cli("runs", "check", "--store", store.path)
     assert answer.code == 1
     first, second, total = answer.out.splitlines()
@@ -94,6 +95,12 @@ def test_check(store: Store, cli: Cli, tmp_path: Path) -> None:
     answer = cli("runs", "check", "--store", store.path, "--json")
     assert (answer.code, answer.json["runs"], answer.json["damage"]) == (1, 2, [])
     assert [row["key"] for row in answer.json["bad"]] == [record(1)["key"], record(2)["key"]]
+    spoil(store, 2, "key = x'ff00'")
+    answer = cli("runs", "delete", "--bad", "--yes", "--store", store.path)
+    assert answer.code == 0, answer.err
+    assert answer.out.endswith(f"2 runs deleted from {store.path}\n")
+    assert store.records() == [record(0), record(0, "joint") | {"diverged": 2}]
+    assert cli("runs", "check", "--store", store.path).code == 0
     (tmp_path / "notes.txt").write_text("notes " * 200)
     assert cli("runs", "check", "--store", tmp_path / "notes.txt").code == 2
 
@@ -142,16 +149,6 @@ def test_delete_asks(
     assert "joint on split-mnist (class), seed 0" in run
     assert question == f"Delete 1 run in {store.path}?"
     assert len(store.records()) == left
-
-
-def test_bad_rows_are_deleted_whatever_they_have(store: Store, cli: Cli) -> None:
-    spoil(store, 1)
-    spoil(store, 2, "key = x'ff00', configuration = x'00', finished_at = 7")
-    answer = cli("runs", "delete", "--bad", "--yes", "--store", store.path)
-    assert answer.code == 0, answer.err
-    assert answer.out.endswith(f"2 runs deleted from {store.path}\n")
-    assert store.records() == [record(0), record(0, "joint") | {"diverged": 2}]
-    assert cli("runs", "check", "--store", store.path).code == 0
 
 
 def test_a_damaged_index_is_told_and_repaired(store: Store, cli: Cli) -> None:

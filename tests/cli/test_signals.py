@@ -20,8 +20,6 @@ from cclfp.core import workers
 
 GOES_ON = "stopped: what is finished is stored, and the same command continues from the last checkpoint\n"
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-
 
 def send(*numbers: signal.Signals) -> Callable[..., Any]:
     """A function that sends this process signals, one after the other."""

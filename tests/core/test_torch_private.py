@@ -113,10 +113,7 @@ def test_loops_in_their_place_give_the_same_bits(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("engine", "name"),
-    [
-        ("traced", "torch.utils._python_dispatch.TorchDispatchMode"),
-        ("graph", "torch._C._cuda_releasePool"),
-    ],
+    [("traced", "torch.utils._python_dispatch.TorchDispatchMode"), ("graph", "torch._C._cuda_releasePool")],
 )
 def test_an_engine_that_lacks_one_is_not_used_and_it_is_said(
     engine: str, name: str, monkeypatch: pytest.MonkeyPatch

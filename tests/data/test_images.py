@@ -284,13 +284,6 @@ def test_show_and_similar_names(cli: Cli, tmp_path: Path) -> None:
 
 # -- defaults -----------------------------------------------------------------------------------------------------
 
-CONVOLUTION = """
-import torch
-
-def make(shape):
-    return torch.nn.Sequential(torch.nn.Conv2d(shape[0], 4, 3), torch.nn.Flatten())
-"""
-
 
 @pytest.mark.parametrize(
     ("shape", "backbone", "augment"),
@@ -307,7 +300,8 @@ def make(shape):
 def test_crops_and_flips_are_on_only_where_they_help(
     shape: tuple[int, ...], backbone: str | None, augment: bool, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    (tmp_path / "own.py").write_text(CONVOLUTION)
+    convolution = "nn.Sequential(nn.Conv2d(shape[0], 4, 3), nn.Flatten())"
+    (tmp_path / "own.py").write_text(f"from torch import nn\ndef make(shape): return {convolution}\n")
     monkeypatch.chdir(tmp_path)
     name = import_images(npz(tmp_path / "mine.npz", **arrays(shape)))
     (chosen,) = configurations(["er"], name, tasks=2, backbone=backbone)

@@ -15,6 +15,7 @@ import pytest
 from conftest import Cli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from records import flipped
 from samples import CLASSES, EDITS, ORIGINAL, edited, npz, photos
 
 from cclfp.data import datasets, import_images, is_cached, list_datasets, load_dataset, own_datasets, remove_dataset
@@ -42,16 +43,10 @@ def check_loaded(name: str) -> None:
     assert data.std == pytest.approx(pixels.std((0, 1, 2)), abs=1e-4)
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-2] ^= 1
-    path.write_bytes(content)
-
-
 @pytest.mark.parametrize("array", ARRAYS)
 def test_a_flipped_bit_is_found_when_the_arrays_are_loaded(array: str, stored: Path, cli: Cli, tmp_path: Path) -> None:
     name = stored.parent.name
-    flip(stored / f"{array}.npy")
+    flipped(stored / f"{array}.npy", -2, 0)
     for use in (load_dataset, verify):
         with pytest.raises(DataError, match=f"{array} does not match .*Remove .*import the images again with --images"):
             use(name)
@@ -144,7 +139,7 @@ def test_what_is_intact_is_not_replaced(stored: Path) -> None:
 @pytest.mark.parametrize("at", [1, 2])  # of the damaged folder, of the new one
 def test_a_kill_at_each_rename(at: int, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, renames = stored.parent.name, itertools.count(1)
-    flip(stored / "test_images.npy")
+    flipped(stored / "test_images.npy", -2, 0)
 
     def killed(rename: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -169,7 +164,7 @@ def test_other_files_beside_the_stored_ones_stay(stored: Path, tmp_path: Path) -
     for file in others:
         file.parent.mkdir(exist_ok=True)
         file.write_text("mine")
-    flip(stored / "test_images.npy")
+    flipped(stored / "test_images.npy", -2, 0)
     import_images(tmp_path / "mine.npz")
     remove_dataset(stored.parent.name)
     assert all(file.read_text() == "mine" for file in others)
@@ -199,12 +194,15 @@ def test_datasets_are_listed_and_removed(cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "photos" / "cat" / "0.png").exists()
 
 
-def test_files_placed_by_hand_stay(cli: Cli, small_mnist: Path) -> None:
+def test_a_published_dataset_is_removed_but_not_files_placed_by_hand(cli: Cli, small_mnist: Path) -> None:
+    assert cli("data", "path", "mnist").out.strip() == str(small_mnist / "data" / "mnist")
+    assert [one["status"] for one in cli("data", "path", "--json").json["datasets"][:2]] == ["here", "missing"]
     by_hand = small_mnist / "data" / "mnist" / "train-images-idx3-ubyte.gz"
     by_hand.write_bytes(b"placed by hand")
-    assert cli("data", "remove", "mnist", "--yes").code == 0
+    answer = cli("data", "remove", "mnist", "mnist", "--yes")
+    assert (answer.code, answer.out.count("removed")) == (0, 1), answer.err
     assert by_hand.exists()
-    assert not is_cached("mnist")
+    assert cli("data", "verify", "--json").json == {"datasets": []}
     assert "mnist is not stored" in cli("data", "remove", "mnist", "--yes").err
 
 
@@ -229,7 +227,7 @@ def test_a_dataset_arrives(stored: Path, tmp_path: Path, monkeypatch: pytest.Mon
 def test_damage_on_the_way_is_found(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, packed = stored.parent.name, pack(stored.parent.name)
     packed["test_images.npy"][-1] ^= 1
-    flip(stored / "train_images.npy")
+    flipped(stored / "train_images.npy", -2, 0)
     with pytest.raises(DataError, match="train_images does not match its checksum"):
         pack(name)
     monkeypatch.setenv("CCLFP_HOME", str(tmp_path / "other"))

@@ -23,7 +23,7 @@ from cclfp.paper.search import Settings, Trial, Tuned, latest_search, read_searc
 from cclfp.paper.tuning import GRIDS, LR, outdated, plan_anywhere, ranges_of, tune
 from cclfp.runs.events import Note, Planned
 from cclfp.runs.problem import Problem
-from cclfp.runs.settings import Preset, is_papers, make_one, presets, read_presets, with_preset, write_presets
+from cclfp.runs.settings import Preset, is_papers, make_one, read_presets, write_presets
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
 
@@ -439,13 +439,6 @@ def test_presets_that_inherited_what_has_changed_since_are_named(cli: Cli, tmp_p
     for command in words:  # and these fix it
         assert cli(*command[1:]).code == 0
     assert outdated(read_presets(file)) == []
-
-
-def test_a_preset_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
-    changed = dataclasses.replace(presets()[3], chosen="by hand")
-    write_presets(with_preset(presets(), changed), tmp_path / "presets.json")
-    assert read_presets(tmp_path / "presets.json") == [*presets()[:3], changed, *presets()[4:]]
-    assert with_preset(presets()[:3], changed) == [*presets()[:3], changed]
 
 
 def test_a_choice_is_compared_with_a_preset_that_was_not_tried(one_core: None, small_mnist: Path) -> None:

@@ -35,11 +35,9 @@ from report_records import (
 from cclfp.data import import_images
 from cclfp.errors import InputError, RunError
 from cclfp.events import Event, Note
-from cclfp.methods import METHODS
 from cclfp.paper import TABLES, TIMING_SEED, cells
 from cclfp.report import collect, write_report
-from cclfp.report.charts import make_charts
-from cclfp.report.tables import VERDICTS, Content, Table, count_verdicts, environments, verdict_of, worths
+from cclfp.report.tables import VERDICTS, Content, Table, count_verdicts, environments, verdict_of
 from cclfp.report.text import render, to_csv
 from cclfp.runs.configuration import show_value
 from cclfp.runs.results import Result
@@ -141,17 +139,6 @@ def test_missing_numbers_are_shown_as_missing(store: Store) -> None:
     add_all(store, [made_up_record(none, seed) for seed in range(3)])
     assert verdict_of(collect(store, range(5)).tables[2].results[0]) not in ("missing", "unjudged")
     assert verdict_of(collect(store, [0]).tables[2].results[0]) == "unjudged"  # no spread, neither ours nor published
-
-
-def test_what_each_component_is_worth(full_content: Content, store: Store) -> None:
-    *others, _ = full_content.tables
-    assert [worths(table) for table in others] == [{}, {}]
-    made = {"none": 80.0, "w": 80.5, "β": 82.0, "w, α": 80.0, "w, β": 82.5, "α, β": 83.0, "w, α, β": 83.25}
-    for row, accuracy in made.items():
-        store.add(with_accuracy(made_up_record(cell_of("ablation", row, "rotated-mnist", "domain"), 0), accuracy))
-    worth = list(worths(collect(store, [0]).tables[2])["Rotated MNIST, domain"].values())
-    assert [ours for ours, _ in worth] == ["−0.25", "−0.75", "−3.25", "+0.50", "missing", "+2.00", "β"]
-    assert worth[-1] == ("β", "β")
 
 
 # Commands -------------------------------------------------------------------------------------------------------------
@@ -293,8 +280,8 @@ def test_versions_and_settings_tell_rows_apart(own: Store, tmp_path: Path) -> No
         ("split-tiny-imagenet", {"class_order": range(199, -1, -1)}, "other class order", " 199,198,"),
     ],
 )
-def test_a_table_and_the_commands_of_its_rows_say_how_the_classes_were_split(
-    benchmark: str, options: dict[str, Any], title: str, words: str, store: Store, tmp_path: Path
+def test_a_table_the_commands_of_its_rows_and_the_list_of_runs_say_how_the_classes_were_split(
+    benchmark: str, options: dict[str, Any], title: str, words: str, store: Store, cli: Cli, tmp_path: Path
 ) -> None:
     if benchmark == "pets":
         benchmark = import_images(write_images(tmp_path / "pets.npz"))
@@ -306,6 +293,9 @@ def test_a_table_and_the_commands_of_its_rows_say_how_the_classes_were_split(
     assert words in table.results[0].command()
     assert " epochs=2 " in table.results[0].command()
     assert "--backbone resnet18:width=16 --seeds 1" in table.results[0].command()
+    _, run = cli("runs", "--store", store.path).rows
+    for order in ("classes by label", "other class order"):
+        assert (order in run[7]) == (order in title)
 
 
 # Texts ----------------------------------------------------------------------------------------------------------------
@@ -425,17 +415,3 @@ def test_a_file_in_the_way_and_a_store_that_is_not_there_are_refused(
     assert (answer.code, words in answer.err) == (2, True)
     assert sorted(tmp_path.iterdir()) == before
     assert Path("file").read_text() == "mine"
-
-
-# A new method ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_new_method_needs_nothing_in_the_report(own: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no published number and no style: it is drawn as a user's own."""
-    new = type("New", (METHODS["er"],), {"name": "new", "__module__": METHODS["er"].__module__})
-    monkeypatch.setitem(METHODS, "new", new)
-    add_own(own, "new", "split-mnist", level=76)
-    content, _ = write_report(own, own.path.parent / "out")
-    assert "new" in [row.label for row in content.own[0].results]
-    evolution = next(chart for chart in make_charts(content) if chart.name == "own-evolution")
-    assert {series.label: series.style.name for series in evolution.panels[0].series}["new"].startswith("own-")

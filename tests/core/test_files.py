@@ -64,6 +64,14 @@ def test_temporary_files_of_killed_processes_are_removed_by_the_next_write(tmp_p
     assert names(tmp_path) == {"a[1].md", fresh, alive, other, *foreign}
 
 
+def test_a_process_that_nobody_has_waited_for_is_dead(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as zombie:
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is still in the table
+        put(tmp_path, f".a.{zombie.pid}-{files._host_id()}0a1b2c3d.tmp")
+        remove_stale(tmp_path, "a")
+        assert names(tmp_path) == set()
+
+
 def test_a_killed_write_leaves_what_the_next_one_knows(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys, cclfp.core.files\n"

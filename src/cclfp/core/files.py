@@ -197,6 +197,8 @@ def _is_alive(pid: int) -> bool:
         return False
     except PermissionError:  # a process of another user
         pass
+    with contextlib.suppress(OSError):  # one that was killed and that its parent has not noticed: a zombie
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2][:3]
     return True
 
 

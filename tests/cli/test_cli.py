@@ -158,6 +158,7 @@ run ccl-pf split-mnist                     | error: unknown method 'ccl-pf'. Did
 run , split-mnist lr=0.1                   | METHOD ',': expected one name or several with commas
 run er lr=0.1                              | expected a benchmark (cclfp list benchmarks) or images
 run er split-mnist buffer=500              | unknown setting of er 'buffer'
+run er split-mnist lr=0.1,,0.3             | lr '0.1,,0.3': expected a number, or several with commas
 run er split-mnist lr                      | 'lr' is not a setting: expected NAME=VALUE
 run er split-mnist lr=fast                 | lr 'fast': expected a number
 run er split-mnist lr=1 lr=2               | lr is set twice

@@ -83,17 +83,18 @@ def test_other_formats_folders_and_files(tmp_path: Path) -> None:
     picture(8).save(folder / "dog" / "b.jpeg")
     picture(9, mode="RGBA").save(folder / "dog" / "c.webp")
     (folder / "cat" / "notes.txt").write_text("hello")
+    picture(9).save(folder / "beside.png")
     (folder / "cat" / ".DS_Store").write_text("")
     name = import_images(folder, on_event=events.append)
     data = load_dataset(name)
     assert len(data.train_labels) + len(data.test_labels) == 15
     assert data.train_images.shape[1:] == (3, 10, 12)
-    assert "photos: left out cat/notes.txt" in texts(events)
+    assert "photos: left out beside.png, cat/notes.txt" in texts(events)
     for ignored in ("__MACOSX", ".cache", "cat/.thumbnails", "cat/__MACOSX"):
         (folder / ignored).mkdir()
         picture(1).save(folder / ignored / "1.png")
     assert import_images(folder, on_event=events.append) == name
-    assert "photos: left out .cache, __MACOSX, cat/.thumbnails and 2 more" in texts(events)
+    assert "photos: left out .cache, __MACOSX, beside.png and 3 more" in texts(events)
 
 
 def test_classes_that_are_the_same_by_mistake_are_told(tmp_path: Path) -> None:

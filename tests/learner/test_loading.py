@@ -256,6 +256,19 @@ def test_a_learner_that_has_diverged_is_refused(name: str, tmp_path: Path) -> No
     assert all(map(torch.equal, mine.state_dict().values(), psi().state_dict().values()))
 
 
+def test_a_buffer_may_be_infinite(tmp_path: Path) -> None:
+    """Such as a mask that is added to scores."""
+
+    def masked() -> nn.Module:
+        made = psi()
+        made.register_buffer("mask", torch.full((2, 2), -torch.inf))
+        return made
+
+    ours = trained("ccl-fp", psi=masked())
+    again = cclfp.load(saved(ours, tmp_path), psi=masked())
+    assert torch.equal(again.logits(batch()[0]), ours.logits(batch()[0]))
+
+
 def test_a_learner_without_the_examples_of_its_task_is_refused(tmp_path: Path) -> None:
     ours = trained("icarl")
     memory = learner_state(ours)["memory"]

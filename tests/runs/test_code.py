@@ -62,21 +62,18 @@ class Mean:
         ("'')", "b'')", False),
     ],
 )
-def test_prose_does_not_change_it_and_code_does(old: str, new: str, is_same: bool, tmp_path: Path) -> None:
+def test_prose_does_not_change_it_and_code_does(old: str, new: str, is_same: bool) -> None:
     assert old in SOURCE
-    for name, source in (("a", SOURCE), ("b", SOURCE.replace(old, new))):
-        (tmp_path / f"{name}.py").write_text(source)
-    assert (read_code(tmp_path / "a.py") == read_code(tmp_path / "b.py")) is is_same
+    assert (read_code(SOURCE) == read_code(SOURCE.replace(old, new))) is is_same
 
 
-def test_it_is_the_same_for_all_versions_of_python(tmp_path: Path) -> None:
+def test_it_is_the_same_for_all_versions_of_python() -> None:
     """Python 3.12 gives functions and classes type_params, and f-strings empty pieces and quotes inside quotes."""
-    file = tmp_path / "a.py"
-    file.write_text(
+    text = (
         "class A:\n    def f(x, *, y=None, **z):\n        return f\"{x:{y}}{z['a']}\\u1c89\", {1.0: '', **z}, -1j\n"
         "raise A(f'{1}') from e\n"
     )
-    assert read_code(file) == (
+    assert read_code(text) == (
         "Module(body=ClassDef(name='A', body=FunctionDef(name='f', args=arguments(args=arg(arg='x'), "
         "kwonlyargs=arg(arg='y'), kw_defaults=Constant(), kwarg=arg(arg='z')), body=Return(value=Tuple(elts="
         "JoinedStr(values=FormattedValue(value=Name(id='x'), conversion=-1, format_spec=JoinedStr(values="
@@ -92,12 +89,11 @@ def test_it_is_kept_for_the_same_files_only(monkeypatch: pytest.MonkeyPatch) -> 
     found = compute("er")
     kept = home() / "fingerprints" / "er"
     text = kept.read_text()
-    monkeypatch.setattr("cclfp.runs.code.read_code", lambda path: "other code")
+    monkeypatch.setattr("cclfp.runs.code.read_code", lambda text: "other code")
     assert compute("er") == found
-    for wrong in (f"x{text}", text[:-1], "", found):
+    for wrong in (f"x{text}", text[:-1], "", found, f"{'0' * 16}{text[16:]}"):
         kept.write_text(wrong)
         assert compute("er") != found
-        assert kept.read_text().startswith(text.split()[0])
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,9 @@ CODE = r"has triggers, views or virtual tables, .*: 'code"
 # What somebody does to a store with one record, or to a database without a table, and what is said of it.
 CHANGES = {
     "PRAGMA application_id = 7": "is a database of something else",
-    "PRAGMA user_version = 9": r"written by another version of cclfp \(store format 9, not 3\): write its runs into",
+    "PRAGMA user_version = 9": r"written by another version of cclfp \(store format 9, not 3\): update cclfp",
+    "PRAGMA user_version = 2": r"written by another version of cclfp \(store format 2, not 3\): write its runs into",
+    "ALTER TABLE runs DROP COLUMN seconds": "is damaged: its table of runs has no seconds",
     # A trigger deleted the record of a run that reported success; another one never ended, whatever the signal.
     "CREATE TRIGGER code AFTER INSERT ON runs BEGIN DELETE FROM runs; END": CODE,
     f"CREATE TRIGGER code BEFORE INSERT ON runs BEGIN {ENDLESS}; END": CODE,

@@ -12,7 +12,7 @@ from cclfp.cli import options
 from cclfp.cli.options import app, argument, command, flag, option, parse_list, parse_names, parse_seeds, parse_settings
 from cclfp.cli.output import Answer, attributes, print_text
 from cclfp.cli.progress import Progress
-from cclfp.errors import InputError, RunError, Stopped
+from cclfp.errors import InputError
 from cclfp.metrics import count_of
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
@@ -262,7 +262,7 @@ def study(
     try:
         with Progress() as shown:
             planned.train(shown.update)
-    except (InputError, RunError, Stopped) as error:  # what is finished is printed all the same
+    except BaseException as error:  # noqa: BLE001  what is finished is printed all the same, and the error after it
         failure = error
     return printing.describe_study(planned, include_diverged)._replace(error=failure)
 
@@ -295,7 +295,7 @@ def report(
     from cclfp.runs.results import explain_other_code
     from cclfp.runs.store import Store
 
-    how: dict[str, Any] = {"include_diverged": include_diverged, "force": force}
+    how: dict[str, Any] = {"include_diverged": include_diverged, "force": force, "skip_bad": True}
     with Progress() as shown:
         opened = Store(store, read_only=True)
         content, written = write_report(opened, out, check_seeds(wanted), **how, on_event=shown.update)

@@ -133,12 +133,12 @@ def parse_list(
     option: str, given: str, kind: Callable[[str], T], expected: str = "one name or several with commas"
 ) -> list[T]:
     """Names or numbers with commas between them, in quotes where they contain one."""
-    parts = [unquote(part) for part in split_names(given) if part]
+    parts = split_names(given)
     try:
-        values = [kind(part) for part in parts]
+        values = [kind(unquote(part)) for part in (parts if parts[-1] else parts[:-1])]  # 7, is a list of one
     except ValueError:
         values = []
-    if not values:
+    if not values or not all(parts[:-1]):
         raise InputError(f"{option} {given!r}: expected {expected}")
     return values
 

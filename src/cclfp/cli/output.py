@@ -62,7 +62,7 @@ def print_text(text: str, *, err: bool = False) -> None:
     console = _console(err)
     for line in visible(text).split("\n"):
         if console.is_terminal and not COMMAND.match(line):
-            line = textwrap.fill(line, console.width, break_long_words=False, break_on_hyphens=False)
+            line = textwrap.fill(line, max(console.width, 20), break_long_words=False, break_on_hyphens=False)
         print(line, file=sys.stderr if err else sys.stdout)
 
 

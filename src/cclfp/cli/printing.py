@@ -155,7 +155,7 @@ def describe_study(study: Study, include_diverged: bool) -> Answer:
     columns = [results for results in by_column(found).values() if any(result.runs for result in results)]
     cells = [_own_to_dict(result) if is_mine else _cell_to_dict(result) for result in found]
     if not columns:
-        return Answer({"cells": cells})
+        return _answer(study, {"cells": cells}, [])
     tables = [part for results in columns for part in _describe_column(results, study.seeds)]
     test = [TEST] if any(len(results) > 1 for results in columns) else []
     summary = test if is_mine else [f"the paper's {tally(found)}"]
@@ -253,6 +253,8 @@ def _table_of_trials(tuned: Tuned) -> Table:
     rows = [[*(show_value(t.settings[name]) for name in varied), show_score(t), t.seeds] for t in trials[:SHOWN]]
     title = f"{preset.method} on {preset.benchmark}, {preset.scenario}-incremental, on held-out training images, %: "
     title += f"the best of {count_of(len(trials), 'setting')}"
+    diverged = sum(1 for trial in trials if trial.diverged)
+    title += f", {diverged} of which diverged with some seed" if diverged else ""
     return Table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
 
 

@@ -79,7 +79,10 @@ def _walk(top: Path, left_out: list[Path]) -> Iterator[tuple[list[str], list[Pat
 
 
 def _folders(path: Path, left_out: list[Path]) -> dict[str, Path]:
-    return {name: path / name for name in next(_walk(path, left_out))[0]}
+    """The folders in a folder, by name; the images beside them are left out."""
+    names, images = next(_walk(path, left_out))
+    left_out += images
+    return {name: path / name for name in names}
 
 
 def _images(path: Path, left_out: list[Path]) -> Iterator[Path]:

@@ -298,7 +298,8 @@ class _ArrayUnpickler(pickle.Unpickler):
 def _join(images: list[np.ndarray], train_labels: ArrayLike, test_labels: ArrayLike) -> Arrays:
     """The arrays by name; the last batch of images is for testing."""
     labels = [np.asarray(values, np.uint8) for values in (train_labels, test_labels)]
-    return dict(zip(ARRAYS, (np.concatenate(images[:-1]), labels[0], images[-1], labels[1]), strict=True))
+    train = images[0] if len(images) == 2 else np.concatenate(images[:-1])  # without a copy of what is large
+    return dict(zip(ARRAYS, (train, labels[0], images[-1], labels[1]), strict=True))
 
 
 ANNOTATIONS = "val/val_annotations.txt"  # each line has a file, its WordNet id and the box around the object
@@ -334,9 +335,10 @@ class TinyImageNet(Published):
         train, test = (self.arrays[f"{part}_labels"].shape[0] for part in ("train", "test"))
         test_labels = self._test_labels(files[ANNOTATIONS], test)
         train_labels = np.repeat(np.arange(len(self.wnids)), train // len(self.wnids))
-        decoded = decode([(name, files[name]) for name in self.images()], self.name, on_event)
+        decoded = decode([(name, files.pop(name)) for name in self.images()], self.name, on_event)
         images = decoded.pixels.transpose(0, 3, 1, 2)
-        return _join([images[:train], images[train:]], train_labels, test_labels)
+        parts = [np.ascontiguousarray(part) for part in (images[:train], images[train:])]
+        return _join(parts, train_labels, test_labels)
 
     def _test_labels(self, annotations: bytes, count: int) -> list[int]:
         lines = (line.split("\t") for line in annotations.decode("latin1").splitlines())

@@ -73,6 +73,8 @@ def import_images(
     """
     if not isinstance(path, str | Path) or not str(path):
         raise InputError(f"--images {path!r}: {EXPECTED}")
+    if isinstance(classes, str):
+        raise InputError(f"classes={classes!r}: expected the names of several classes, such as ['cat', 'dog']")
     path = Path(path).expanduser().resolve()
     size = None if size is None else check_whole("image size", size, at_least=1)
     split_seed = None if split_seed is None else check_whole("split seed", split_seed, at_least=0)

@@ -42,9 +42,10 @@ def is_same(a: fx.GraphModule, b: fx.GraphModule) -> bool:
         [(node.op, str(node.target), str(node.args), str(node.kwargs)) for node in graph.graph.nodes]
         for graph in (a, b)
     )
-    pairs = zip(a.buffers(), b.buffers(), strict=False)
-    return ours == theirs and all(
-        t.dtype == other.dtype and torch.equal(t.nan_to_num(), other.nan_to_num()) for t, other in pairs
+    outside, others = dict(a.named_buffers()), dict(b.named_buffers())
+    return (ours, outside.keys()) == (theirs, others.keys()) and all(
+        t.dtype == others[name].dtype and torch.equal(t.nan_to_num(), others[name].nan_to_num())
+        for name, t in outside.items()
     )
 
 

@@ -148,7 +148,8 @@ def load(
         hyper = {**kind.earlier_values(state), **state["hyper"]}  # the file may be older than a hyperparameter
         learner = Learner(kind, **arguments, **hyper)
         if state["f"] is not None:
-            if not_finite([*state["psi"].values(), *state["f"].values(), *trees.leaves(state["state"])]):
+            trained = [state["psi"][name] for name, _ in learner.psi.named_parameters() if name in state["psi"]]
+            if not_finite([*trained, *state["f"].values()]):  # buffers and the method's state may be so on purpose
                 raise InputError("this learner's weights are not finite: its training diverged")
             shape, dtype = state["like"]
             check_features(learner, torch.zeros(2, *shape, dtype=dtype, device=learner.device))

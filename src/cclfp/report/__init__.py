@@ -30,15 +30,17 @@ def write_report(
     *,
     include_diverged: bool = False,
     force: bool = False,
+    skip_bad: bool = False,
     on_event: OnEvent = ignore,
 ) -> tuple[Content, list[Path]]:
     """Write ``index.html``, ``tables/`` and ``figures/`` into a folder; each file is written completely or not at all.
 
-    Files of these names that no report has written are replaced with ``force`` only.
+    Files of these names that no report has written are replaced with ``force`` only. A bad record is an
+    InputError or, with ``skip_bad``, left out with a note.
 
     The same runs give the same files, byte for byte, except for the PDFs: the order of their parts varies.
     """
-    content = collect(store, seeds, include_diverged, on_event)
+    content = collect(store, seeds, include_diverged, on_event, skip_bad=skip_bad)
     charts = make_charts(content)
     files = {Path("tables") / name: text.encode() for name, text in _render_tables(content)}
     files |= {Path("figures") / name: picture for name, picture in _render_figures(charts)}

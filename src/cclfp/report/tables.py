@@ -110,18 +110,23 @@ class Content:
         return _runs_are(self.held_out, "on held-out images, made to choose hyperparameters")
 
 
-def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False, on_event: OnEvent = ignore) -> Content:
+def collect(
+    store: Store,
+    seeds: Sequence[int],
+    include_diverged: bool = False,
+    on_event: OnEvent = ignore,
+    *,
+    skip_bad: bool = False,
+) -> Content:
     """The content of the report for these seeds of a store; means and curves include diverged runs on request only.
 
-    Bad records are left out, with a note. Where nobody listens, they are an InputError.
+    A bad record is an InputError or, with ``skip_bad``, left out with a note.
     """
-    if on_event is ignore:
-        records = {record["key"]: record for record in store.records()}
-    else:
-        rows = store.rows()
-        records = {row.key: row.record for row in rows if row.record is not None}
-        if warning := store.describe_bad(rows):
-            on_event(Note(warning))
+    rows = store.rows()
+    if skip_bad and (warning := store.describe_bad(rows)):
+        on_event(Note(warning))
+    found = [row.record for row in rows] if skip_bad else store.records()
+    records = {record["key"]: record for record in found if record is not None}
     tables = [_papers_table(name, records, seeds, include_diverged) for name in TABLES]
     timed = gather_timings(run_time_cells(), records.get)
     in_tables = {run["key"] for table in tables for result in table.results for run in result.runs}

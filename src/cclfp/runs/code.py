@@ -29,6 +29,8 @@ PACKAGE = Path(__file__).parents[1]
 # The folders and files that train. What a run is comes from its configuration, which is part of its key.
 FILES = ("losses.py", "metrics.py", "schedules.py", "transforms.py", "runs/training.py")
 TRAINS = ("core/", "data/", "engine/", "learner/", "nets/", "streams/", *FILES)
+# Files in these folders that no number depends on.
+NEUTRAL = ("core/files.py", "core/workers.py", "learner/use_images.py", "streams/pictures.py")
 OTHER_CODE = "‡"  # marks numbers that other code than this has made
 OTHER_CODE_RISK = "their numbers may not be those of this code"
 MOST_VERSIONS = 3  # that a message names
@@ -103,25 +105,33 @@ def fingerprint(method: str | None, package: Path = PACKAGE) -> str:
     kinds = METHODS.values() if method is None else [METHODS[method]]
     own = _with_imported_methods({kind.__module__.rpartition(".")[2] for kind in kinds}, package)
     names = sorted(path.relative_to(package).as_posix() for path in package.rglob("*.py"))
-    files = {name: package / name for name in names if name.startswith(TRAINS) or name in own}
-    contents = hashlib.sha256(Path(__file__).read_bytes())
-    for name, path in files.items():
-        contents.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    checksum, kept = contents.hexdigest(), None
+    texts = {name: (package / name).read_text("utf-8") for name in names if trains(name) or name in own}
+    contents = hashlib.sha256(Path(__file__).read_bytes() + repr(texts).encode()).hexdigest()
+    kept = None
     with contextlib.suppress(OSError, ImportError, InputError):  # without a place to keep it
         kept = home() / "fingerprints" / (method or "own")
-        of, _, found = kept.read_text("ascii", "replace").partition(" ")
-        if of == checksum and re.fullmatch("[0-9a-f]{16}", found):
+        found = kept.read_text("ascii", "replace")[:16]
+        if kept.read_text("ascii", "replace") == _sealed(found, contents):
             return found
     digest = hashlib.sha256()
-    for name, path in files.items():
-        digest.update(f"{name}\0{read_code(path)}\0".encode())
+    for name, text in texts.items():
+        digest.update(f"{name}\0{read_code(text)}\0".encode())
     found = digest.hexdigest()[:16]
     with contextlib.suppress(OSError, InputError):
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(kept, f"{checksum} {found}".encode())
+            write_atomic(kept, _sealed(found, contents).encode())
     return found
+
+
+def _sealed(found: str, contents: str) -> str:
+    """A fingerprint with a checksum of itself and of what it is of."""
+    return f"{found} {hashlib.sha256(f'{found} {contents}'.encode()).hexdigest()}"
+
+
+def trains(file: str) -> bool:
+    """Whether numbers depend on a file, which is no method's."""
+    return file.startswith(TRAINS) and file not in NEUTRAL
 
 
 def _with_imported_methods(names: set[str], package: Path) -> set[str]:
@@ -136,9 +146,9 @@ def _with_imported_methods(names: set[str], package: Path) -> set[str]:
 
 
 @functools.cache
-def read_code(path: Path) -> str:
-    """The code of a file in one form, which is the same for all versions of Python."""
-    return _shape_of(ast.parse(path.read_text("utf-8")))
+def read_code(text: str) -> str:
+    """Code in one form, which is the same for all versions of Python."""
+    return _shape_of(ast.parse(text))
 
 
 def _shape_of(part: Any) -> str:

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent import futures
@@ -35,6 +36,7 @@ from cclfp.streams import get_benchmark
 CONNECT_SECONDS = 10.0
 RETRIES = 3  # times that a cohort is trained again because its process or its node was lost
 AHEAD = 32  # cohorts that are submitted before there is room for them, so that no node, also a new one, has to wait
+LOOK_EVERY = 5.0  # seconds between two looks at the nodes
 WAIT = 0.1  # seconds that Ray waits for an answer: it does not notice signals meanwhile
 PATIENCE = 10.0  # seconds to wait for the end of cancelled tasks
 ANSWER_EVERY = 0.25  # seconds between two answers of a node
@@ -68,13 +70,17 @@ class RayCluster:
 
     @property
     def workers(self) -> int:
-        """How many cohorts the nodes that are alive can train at the same time."""
-        threads, per_gpu, nodes = self.execution.threads, int(1 / self._share) if self._share else 0, self._nodes()
-        if room := sum(int(min(cpus // threads, per_gpu * gpus if per_gpu else cpus)) for _, cpus, gpus in nodes):
+        """How many cohorts can be trained at the same time; InputError where there is no room for any."""
+        if room := self._room():
             return room
-        wanted = f"{threads} CPUs" + (f" and {self._share:g} GPUs" if self._share else "")
-        found = "; ".join(f"{name} has {cpus:g} CPUs, {gpus:g} GPUs" for name, cpus, gpus in nodes)
+        wanted = f"{self.execution.threads} CPUs" + (f" and {self._share:g} GPUs" if self._share else "")
+        found = "; ".join(f"{name} has {cpus:g} CPUs, {gpus:g} GPUs" for name, cpus, gpus in self._nodes())
         raise InputError(f"on={self.execution.on!r}: a cohort needs {wanted}, and no node has them ({found})")
+
+    def _room(self) -> int:
+        """How many cohorts the nodes that are alive can train at the same time."""
+        threads, per_gpu = self.execution.threads, int(1 / self._share) if self._share else 0
+        return sum(int(min(cpus // threads, per_gpu * gpus if per_gpu else cpus)) for _, cpus, gpus in self._nodes())
 
     @property
     def _share(self) -> float:
@@ -109,10 +115,14 @@ class RayCluster:
 
     def _train(self, waiting: deque[list[Job]]) -> None:
         """Submit cohorts, store the records that come back, and submit again what is lost."""
-        most = 2 * self.workers + AHEAD
+        room, looked = 0, -LOOK_EVERY
         try:
             while waiting or self.running:
-                while waiting and len(self.running) < most:
+                if time.monotonic() - looked >= LOOK_EVERY:  # nodes join and leave
+                    room, looked = self._room(), time.monotonic()
+                    if not room:
+                        self.note("no node of the cluster has room for a cohort: waiting for one")
+                while waiting and len(self.running) < room + AHEAD:
                     self._submit(_Sent({job.key: job for job in waiting.popleft()}))
                 for answers in self.ray.wait([*self.running], timeout=WAIT)[0]:
                     self._read(answers)

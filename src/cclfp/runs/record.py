@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NoReturn, NotRequired, TypedDict
@@ -180,7 +181,7 @@ def check_record(record: Any) -> Record:
     if missing := [name for name in FIELDS if name not in record and name not in OPTIONAL]:
         raise InputError(f"not a run record: it has no {', '.join(missing)}")
     if strange := [name for name in record if name not in FIELDS]:
-        raise InputError(f"not a run record: it has {', '.join(map(repr, strange))}, which is not a field of a record")
+        raise InputError(f"not a run record: it has {reprlib.repr(strange[0])}, which is not a field of a record")
     for name, value in record.items():
         if name in CHECKS:
             is_valid, expected = CHECKS[name]

@@ -66,6 +66,8 @@ def configurations(
     """
     if isinstance(problem, str):
         problem = Problem(problem, scenario=scenario, **fields)
+    elif scenario is not None or fields:
+        raise InputError("a problem has its scenario and other fields: give none beside it")
     benchmark = get_benchmark(str(problem.benchmark))
     scenario = benchmark.scenarios[0] if problem.scenario is None else problem.scenario
     tasks = None if problem.tasks is None else check_whole("tasks", problem.tasks, at_least=1)

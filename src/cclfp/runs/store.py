@@ -140,10 +140,14 @@ class Store:
             raise InputError(f"{self.path} is a database of something else, not a store of runs")
         if version != VERSION:
             other = f"{self.path} was written by another version of cclfp (store format {version}, not {VERSION})"
-            raise InputError(f"{other}: write its runs into a file with that one (export), and import the file here")
+            what = "write its runs into a file with that one (export), and import the file here"
+            raise InputError(f"{other}: {'update cclfp, or name another store' if version > VERSION else what}")
         if code := [str(row[0]) for row in database.execute(CODE)]:
             raise InputError(f"{self.path} has triggers, views or virtual tables, which no cclfp writes: {code[0]!a}")
         damage = [str(row[0]).replace("\n", " ") for row in database.execute("PRAGMA integrity_check(10)")]
+        found = {row["name"] for row in database.execute("PRAGMA table_info(runs)")}
+        if missing := {*FIELDS, "checksum"} - found:
+            raise InputError(f"{self.path} is damaged: its table of runs has no {', '.join(sorted(missing))}")
         return [] if damage == ["ok"] else damage
 
     # -- reading -------------------------------------------------------------------------------------------------------

@@ -203,6 +203,7 @@ def test_a_published_dataset_is_removed_but_not_files_placed_by_hand(cli: Cli, s
     assert (answer.code, answer.out.count("removed")) == (0, 1), answer.err
     assert by_hand.exists()
     assert cli("data", "verify", "--json").json == {"datasets": []}
+    assert cli("data", "verify").out == "no dataset is here yet\n"
     assert "mnist is not stored" in cli("data", "remove", "mnist", "--yes").err
 
 

@@ -66,7 +66,8 @@ def verify(name: str | None = OPTIONAL_NAME) -> Answer:
     from cclfp.data import list_datasets, verify
 
     names = [name] if name is not None else [one.name for one in list_datasets() if one.here]
-    return _answer({name: verify(name) for name in names}, "verified")
+    answer = _answer({name: verify(name) for name in names}, "verified")
+    return answer if names else answer._replace(parts=["no dataset is here yet"])
 
 
 @command(app, "import")

@@ -94,6 +94,9 @@ def test_it_is_kept_for_the_same_files_only(monkeypatch: pytest.MonkeyPatch) -> 
     for wrong in (f"x{text}", text[:-1], "", found, f"{'0' * 16}{text[16:]}"):
         kept.write_text(wrong)
         assert compute("er") != found
+    kept.write_text("notes of somebody")
+    compute("er")
+    assert kept.read_text() == "notes of somebody"
 
 
 @pytest.fixture(scope="session")

@@ -100,28 +100,31 @@ def device_name(device: str) -> str:
 def fingerprint(method: str | None, package: Path = PACKAGE) -> str:
     """The fingerprint of the code that trains a method; None is a user's own, which may use what the others have.
 
-    It is kept with a checksum of the files, because reading their syntax takes longer than most of a command.
+    It is kept with a checksum of the files, because parsing them would slow every command down.
     """
     kinds = METHODS.values() if method is None else [METHODS[method]]
     own = _with_imported_methods({kind.__module__.rpartition(".")[2] for kind in kinds}, package)
     names = sorted(path.relative_to(package).as_posix() for path in package.rglob("*.py"))
     texts = {name: (package / name).read_text("utf-8") for name in names if trains(name) or name in own}
     contents = hashlib.sha256(Path(__file__).read_bytes() + repr(texts).encode()).hexdigest()
-    kept = None
+    kept, before = None, ""
     with contextlib.suppress(OSError, ImportError, InputError):  # without a place to keep it
         kept = home() / "fingerprints" / (method or "own")
-        found = kept.read_text("ascii", "replace")[:16]
-        if kept.read_text("ascii", "replace") == _sealed(found, contents):
-            return found
+        before = kept.read_text("ascii", "replace")
+    if before == _sealed(before[:16], contents):
+        return before[:16]
     digest = hashlib.sha256()
     for name, text in texts.items():
         digest.update(f"{name}\0{read_code(text)}\0".encode())
     found = digest.hexdigest()[:16]
     with contextlib.suppress(OSError, InputError):
-        if kept is not None:
+        if kept is not None and (SEALED.fullmatch(before) or not kept.exists()):  # a file of another program stays
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(kept, _sealed(found, contents).encode())
     return found
+
+
+SEALED = re.compile("[0-9a-f]{16} [0-9a-f]{64}")  # what _sealed gives
 
 
 def _sealed(found: str, contents: str) -> str:
